@@ -1,17 +1,17 @@
-// The rounds of src/kernel/round.rs over one column:
+// The requests of src/kernel/round.rs over one column:
 //
-//   bk_count_table*    keys in each cell of a CellTable
-//   bk_count_edges*    keys between arbitrary splitters
-//   bk_count_linear*   keys in each bucket of a linear projection inside pieces (DIBMS)
-//   bk_collect_*       keys of some cells, a list for each
-//   bk_tally           how many rows of each chunk lie in some cells of splitters, and
-//   bk_compact         those rows, in their order
-//   bk_sample          one key a stripe, at a random place in it
-//   bk_extremes        least and greatest key inside `within`
-//   bk_keys            the keys of some rows
+//   bk_count_table*    counts keys in each cell of a CellTable
+//   bk_count_edges*    counts keys between arbitrary splitters
+//   bk_count_linear*   counts keys in each bucket of a linear projection inside pieces (DIBMS)
+//   bk_collect_*       copies the keys of some cells, a list for each
+//   bk_tally           counts, for each chunk, the rows whose keys lie in some cells of splitters
+//   bk_compact         copies those rows, in their order
+//   bk_sample          copies one key of each stripe, at a random place in it
+//   bk_extremes        finds the least and the greatest key inside `within`
+//   bk_keys            copies the keys of some rows
 //
-// The cells are those of src/kernel/buckets.rs, to the bit: integers only. A column is read again where others write down
-// the cell of each key (the oracles of SampleSelect): two shifts and a load cost less here than two bytes a key of memory.
+// The cells are exactly those of src/cells, because all functions use integers only. SampleSelect writes down the cell of each key (its
+// oracles); here a column is read again, as two shifts and a load cost less than two bytes of memory for each key.
 #include "bucket_cells.cuh"
 
 // ---------------------------------------------------------------- counting
@@ -22,7 +22,7 @@ __device__ __forceinline__ bool is_within(const Round& round, Key key) {
     return bracket.first <= key && key <= bracket.last;
 }
 
-// Keys in each cell: in shared memory, or, where they do not fit or only keys of some brackets count, as the round says.
+// Counts keys by cells: with all counters in shared memory if PLAIN, or else wherever the round says, and only keys of some brackets.
 template <class Cells, bool PLAIN>
 struct Count {
     const Round& round;
@@ -32,7 +32,7 @@ struct Count {
 
     template <int N>
     __device__ __forceinline__ void some(const Key (&keys)[N], u32 present, u64) {
-        // Not more at once than registers hold.
+        // At most as many at once as registers hold.
         constexpr int FEW = N < 4 ? N : 4;
 #pragma unroll
         for (int from = 0; from < N; from += FEW) {
@@ -63,7 +63,7 @@ struct Count {
     __device__ __forceinline__ void batch() {}
 };
 
-// Shared memory: the cell function's, then the counters.
+// Shared memory: first that of the cell function, then the counters.
 template <class Cells, bool PLAIN, bool AHEAD>
 __device__ __forceinline__ void count_round(const Round& round, uint4* shared_memory) {
     u32* counters = (u32*)shared_memory + Cells::words(round);
@@ -80,8 +80,8 @@ __device__ __forceinline__ void count_round(const Round& round, uint4* shared_me
             if (counters[c]) atomicAdd(&round.counts[c], u64(counters[c]));
 }
 
-// The plain case, all keys and counters in shared memory, has kernels of its own; `_any` is for the others, with branches that
-// all lanes take alike.
+// The plain case, where all keys count and counters are in shared memory, has kernels of its own. Kernels with `_any` are for all other
+// cases, with branches that all lanes take alike.
 #define COUNT_KERNEL(NAME, CELLS, PLAIN, AHEAD)                                                        \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Round round) { \
         extern __shared__ uint4 shared_memory[];                                                       \
@@ -92,7 +92,7 @@ using HeavyCells = TableCells<true, COPIES>;
 COUNT_KERNEL(bk_count_table, LightCells, true, true)
 COUNT_KERNEL(bk_count_table_heavy, HeavyCells, true, true)
 COUNT_KERNEL(bk_count_table_any, OneTable, false, true)
-// Their cells need the registers that vectors of the next tile would take.
+// These cells need the registers that the vectors of the next tile would take.
 COUNT_KERNEL(bk_count_edges, EdgeCells, true, false)
 COUNT_KERNEL(bk_count_edges_any, EdgeCells, false, true)
 COUNT_KERNEL(bk_count_linear, LinearCells, true, true)
@@ -100,13 +100,14 @@ COUNT_KERNEL(bk_count_linear_any, LinearCells, false, true)
 
 // ---------------------------------------------------------------- lists
 
-// Keys of some cells wait in shared memory, so that there is one global atomic a list and flush, not one a key.
+// Copies the keys of some cells to lists. Keys wait in shared memory, so that there is one global atomic operation for each list and flush,
+// not one for each key.
 template <class Cells>
 struct Collect {
     const Round& round;
     const Cells& cell_of;
     const u16* map;
-    Key* keys;      // shared, `stage`; as many lists, and tallies and origins for each list
+    Key* keys;      // shared: `stage` keys and as many lists, and a tally and an origin for each list
     u16* lists;
     u32* tally;     // zero between flushes
     u64* origin;
@@ -168,7 +169,7 @@ struct Collect {
     }
 };
 
-// Shared memory: the cell function's; what waits, aligned to 16 bytes; the map.
+// Shared memory: that of the cell function; the waiting keys, aligned to 16 bytes; the map.
 template <class Cells>
 __device__ __forceinline__ void collect_round(const Round& round, uint4* shared_memory) {
     __shared__ u32 staged;
@@ -211,11 +212,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_linear(const
 
 // ---------------------------------------------------------------- rows in their order
 
-// Rows of a chunk, which one block reads from front to back, and those that a thread looks at in a step.
+// CHUNK: rows of a chunk, which one block reads in order. STEP: rows that a thread looks at in a step.
 constexpr u32 CHUNK = 1 << 16;
 constexpr u32 STEP = 8;
 
-// Calls step(word, wanted) for the rows of a chunk: a warp has 32 * STEP neighbours, of which a thread has every 32nd.
+// Calls step(word, wanted) for the rows of a chunk. A warp has 32 * STEP neighbouring rows, of which a thread has every 32nd.
 template <class Step>
 __device__ __forceinline__ void wanted_rows(const Round& round, const EdgeCells& cell_of, u64 chunk, Step step) {
     for (u32 from = 0; from < CHUNK; from += THREADS * STEP) {
@@ -271,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bk_compact(const __grid_co
                 lanes[j] = __ballot_sync(ALL_LANES, wanted[j]);
                 own += __popc(lanes[j]);
             }
-            // Once for each warp: the sum of the warps before.
+            // The sum over the warps before, once for each warp.
             u32 total;
             const u32 before = block_scan(lane_id() == 0 ? own : 0u, partial, total);
             u64 place = at + __shfl_sync(ALL_LANES, before, 0);
@@ -293,7 +294,7 @@ __device__ __forceinline__ u64 finalised(u64 bits) {
     return bits ^ (bits >> 31);
 }
 
-// As `positions` in src/kernel/cpu/sample.rs.
+// The same positions as `positions` in src/kernel/cpu/sample.rs gives.
 extern "C" __global__ void __launch_bounds__(THREADS) bk_sample(const __grid_constant__ Round round) {
     const u64 stripe = u64(blockIdx.x) * THREADS + threadIdx.x;
     if (stripe >= round.samples) return;
@@ -334,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_extremes(const __gri
         atomicMax(&round.extremes[1], ends.most);
     }
 #else
-    // No atomics of 128 bits: a spin lock, once a warp.
+    // There are no atomic operations of 128 bits, so each warp takes a spin lock once.
     if (lane_id() == 0) {
         while (atomicExch(round.lock, 1)) __nanosleep(64);
         __threadfence();

@@ -1,4 +1,4 @@
-// Cell functions of kernels/bucket.cu: those of src/kernel/buckets.rs, to the bit, integers only.
+// The cell functions of kernels/bucket.cu. They give exactly the cells of src/cells, because they use integers only.
 #pragma once
 #include "common.cuh"
 
@@ -12,7 +12,7 @@ struct Bracket {
     Key first, last;
 };
 
-// Entry of a CellTable as on the CPU.
+// Entry of a CellTable, as on the CPU.
 struct Entry {
     u32 add, shift;
 };
@@ -23,37 +23,37 @@ struct Piece {
     u32 base, shift;
 };
 
-// One layout for all rounds; each reads what it needs.
+// The parameter of all kernels; each reads the fields that it needs.
 struct Round {
     Column column;
-    const Bracket* within;   // disjoint, ascending; what is counted
-    u64* counts;             // of each cell, or chunk; zeroed
-    const Entry* entries;    // of the table; of the guide to edges
+    const Bracket* within;   // disjoint, ascending: only keys inside count
+    u64* counts;             // of each cell, or of each chunk; zeroed
+    const Entry* entries;    // entries of the table, or of the guide to edges
     const Key* edges;        // ascending, distinct, none 0
     const Piece* pieces;     // disjoint, ascending
     const u16* map;          // list of each cell, or NO_LIST
-    const u64* starts;       // where lists, or the rows of chunks, begin
-    u64* cursors;            // keys in each list; zeroed
-    void* out;               // keys, or words
-    Key* extremes;           // set to the greatest key and 0
+    const u64* starts;       // first places of lists, or of the rows of chunks
+    u64* cursors;            // number of keys in each list; zeroed
+    void* out;               // keys, or words, that are copied
+    Key* extremes;           // least and greatest key; set to the greatest possible key and 0
     u32* lock;               // zeroed
-    u64 population, offset;  // bk_sample: keys of all columns, those of columns before; bk_keys: `offset` is the first row
-    u64 samples, seed;       // bk_keys: how many rows
+    u64 population, offset;  // bk_sample: number of keys of all columns, and of the columns before; bk_keys: `offset` is the first row
+    u64 samples, seed;       // bk_keys: `samples` is the number of rows
     u64 base[2], top[2];     // keys, low half first
     u64 heavy[MOST_HEAVY][2];
     u32 within_count;        // 0: all keys
     u32 cells;
-    u32 shared_cells;        // counters in shared memory; more cells than that are counted in device memory
+    u32 shared_cells;        // counters in shared memory; if there are more cells, they are counted in device memory
     u32 shift, entry_count, heavy_count, edge_count, piece_count;
-    u32 shared_edges;        // 1: edges, or pieces, lie in shared memory too
-    u32 shared_map;          // 1: the map does
+    u32 shared_edges;        // 1: edges, or pieces, lie in shared memory
+    u32 shared_map;          // 1: the map lies in shared memory
     u32 list_count;
-    u32 stage;               // keys that wait in shared memory for their lists; 0: none
-    u32 words;               // 1: what is collected are words of the column, not keys
+    u32 stage;               // keys that may wait in shared memory for their lists
+    u32 words;               // 1: words of the column are copied in place of keys
     u32 guide_cells;         // cells of the guide to edges
 };
 
-// Copies of a table among plain counts: keys of 64 bits come half as fast, and one is enough.
+// Copies of a table for plain counts. Keys of 64 bits come half as fast, so that one is enough.
 constexpr u32 COPIES = KEY_BITS == 32 ? 16 : 1;
 
 extern "C" __constant__ u32 bk_sizes[4] = {sizeof(Round), sizeof(Piece), sizeof(Key), COPIES};
@@ -75,7 +75,7 @@ __device__ __forceinline__ Word decode(Key key) {
 #endif
 }
 
-// The last of `count` numbers at most `wanted`, or 0.
+// Index of the last of `count` ascending numbers at(i) that is at most `wanted`, or 0.
 template <class At>
 __device__ __forceinline__ u32 last_at_most(At at, u32 count, Key wanted) {
     u32 from = 0;
@@ -93,18 +93,18 @@ __device__ __forceinline__ u32 last_at_most(At at, u32 count, Key wanted) {
 
 // ---------------------------------------------------------------- cell functions
 
-// Each is made from shared memory that it fills; the caller synchronises. `of` gives the cells of some keys together, so that
+// A constructor fills the shared memory of the function; the caller synchronises. `of` gives the cells of several keys at once, so that
 // their loads overlap.
 
-// Where a key lies in a table: the upper bits of its distance from the base, its entry and its cell.
+// The place of a key in a table: the upper bits of its distance from the base, its entry and its cell.
 struct Place {
     u32 moved, entry, cell;
-    // The bits of `moved` that its cell does not tell, from the top.
+    // The bits of `moved` below those that tell the cell, from the top.
     __device__ __forceinline__ u32 rest() const { return __funnelshift_r(0, moved, entry); }
 };
 
-// COPIES of the table, one for so many neighbouring lanes, each in banks of its own: random lanes of one copy wait for each
-// other three times and more, those of 16 copies twice at most. What bounds the counting of 32-bit keys is such waits.
+// A cell table with COPIES copies in shared memory, each in banks of its own and for some of the lanes. With one copy, lanes wait for each
+// other three times or more; with 16 copies, at most twice. These waits limit the speed of counts of 32-bit keys.
 template <bool HEAVY, u32 COPIES>
 struct TableCells {
     static constexpr bool PARTIAL = false;
@@ -114,7 +114,7 @@ struct TableCells {
     u32 pre, index_shift, last;
 
     static __device__ u32 words(const Round&) { return ENTRIES * COPIES; }
-    // `cells`: how many, without those of heavy keys.
+    // `cells`: number of cells, without those of heavy keys.
     __device__ TableCells(const Round& round, void* shared, u32 cells)
         : round(round),
           table((u32*)shared + threadIdx.x % COPIES),
@@ -122,8 +122,8 @@ struct TableCells {
           top(key_from(round.top)),
           span(top - base),
           last(cells - 1) {
-        // An entry's number has 11 bits, and a cell's at most 15 inside its entry: 32 bits of the distance tell the cell,
-        // so that offset and shift fit in one word.
+        // The number of an entry has 11 bits, and that of a cell in its entry at most 15. So 32 bits of the distance tell the cell, and
+        // offset and shift fit in one word.
         pre = KEY_BITS > 32 && round.shift > 21 ? round.shift - 21 : 0;
         index_shift = round.shift - pre;
         for (u32 i = threadIdx.x; i < round.entry_count; i += THREADS) {
@@ -131,7 +131,7 @@ struct TableCells {
             if constexpr (COPIES == 1) {
                 ((u32*)shared)[i] = word;
             } else {
-                // Neighbours begin at different parts, so that their stores lie in different banks.
+                // Neighbouring threads start with different parts, so that they write to different banks.
                 constexpr u32 PARTS = COPIES / 4;
 #pragma unroll
                 for (u32 j = 0; j < PARTS; ++j) ((uint4*)shared)[i * PARTS + (j + threadIdx.x / (32 / COPIES)) % PARTS] = make_uint4(word, word, word, word);
@@ -139,9 +139,9 @@ struct TableCells {
         }
     }
     __device__ TableCells(const Round& round, void* shared) : TableCells(round, shared, round.cells - 2 * round.heavy_count) {}
-    // As if no key were heavy; keys outside of the table have the cell of its top.
+    // The place of a key, without regard to heavy keys. Keys outside of the table have the cell of its top.
     __device__ __forceinline__ Place place(Key key) const {
-        // What lies below the base is far above it, modulo the greatest key.
+        // A key below the base is far above it, as the subtraction wraps around.
         const Key above = key - base, near = above < span ? above : span;
         Place place;
         place.moved = KEY_BITS == 32 ? u32(near) : u32(near >> pre);
@@ -149,7 +149,7 @@ struct TableCells {
         place.cell = __funnelshift_r(place.moved, 0, place.entry) + (int(place.entry) >> 5);
         return place;
     }
-    // Whether a key lies outside.
+    // Whether one of the keys lies outside of the table.
     template <int N>
     __device__ __forceinline__ bool any_outside(const Key (&keys)[N]) const {
         bool outside = false;
@@ -189,13 +189,70 @@ struct TableCells {
 
 using OneTable = TableCells<true, 1>;
 
-// A guide: a table whose cells are so narrow that few hold more than two edges. The word of a guide cell has the number of
-// edges before it in the lower half; above it the upper 8 bits of where its first edge lies inside, above those the same of
-// the second, and 0xff where there is none. A key whose 8 bits are those of an edge is compared with it; where a cell has more
-// edges than two, or two of the same 8 bits (0x00 above 0xff), it is searched for.
+// Makes the guide to edges: the words of a table whose cells are so narrow that few hold more than two edges. The lower half of the word of
+// a cell is the number of edges before it. Bits 16 to 23 are the upper 8 bits of the position of its first edge in the cell, bits 24 to 31
+// those of the second; 0xff where there is no edge. A key with the same 8 bits as an edge is compared with that edge. If a cell has more
+// than two edges, or two with the same 8 bits (the word has 0x00 above 0xff), edges are searched.
+struct EdgeGuide {
+    static constexpr u32 NONE = 0xffff0000, SEVERAL = 0x00ff0000;
+    const TableCells<false, 1>& table;
+    const Key* edges;
+    u32 count;
+
+    // The word of `cell`, whose first edge has the index `first`.
+    __device__ u32 word_of(u32 first, u32 cell) const {
+        u32 word = NONE, before = first;
+        for (u32 i = first, found = 0; i < count; ++i) {
+            const Place place = table.place(edges[i]);
+            if (place.cell != cell) break;
+            // If an edge has no bits below its 8 bits, no key with these 8 bits is below it. So every key above the 8 bits before reaches
+            // it, and no comparison is needed: edges are values, and values of few digits occur often.
+            const u32 rest = place.rest();
+            const bool whole = !(rest << 8) && !(edges[i] - table.base & ((Key(1) << table.pre) - 1));
+            if (whole && !rest) {
+                before += 1;
+                continue;
+            }
+            const u32 bits = (rest >> 24) - whole;
+            if (found == 2 || (found == 1 && bits == (word >> 16 & 0xff))) {
+                word = SEVERAL;
+                break;
+            }
+            word = found == 0 ? (word & 0xff000000) | bits << 16 : (word & 0x00ff0000) | bits << 24;
+            ++found;
+        }
+        return word | before;
+    }
+    // Fills the words of all `cells` cells, and one word more; by all threads of a block.
+    __device__ __forceinline__ void fill(u32* filled, u32 cells) const {
+        // Each edge fills its cell, if it is the first one there, and the cells without edges before it. The last turn fills the cells
+        // after all edges.
+        for (u32 from = 0; from <= count; from += THREADS) {
+            const u32 i = from + threadIdx.x;
+            u32 first = 0, end = 0;
+            if (i <= count) {
+                first = i ? table.place(edges[i - 1]).cell + 1 : 0;
+                end = cells + 1;
+                if (i < count) {
+                    end = table.place(edges[i]).cell;
+                    if (first <= end) filled[end] = word_of(i, end);
+                }
+            }
+            // The whole warp fills a long gap.
+            constexpr u32 SHORT = 16;
+            for (u32 c = first; c < end && c < first + SHORT; ++c) filled[c] = NONE | i;
+            for (u32 wide = __ballot_sync(ALL_LANES, first + SHORT < end); wide; wide &= wide - 1) {
+                const int lane = __ffs(wide) - 1;
+                const u32 last = __shfl_sync(ALL_LANES, end, lane), word = __shfl_sync(ALL_LANES, NONE | i, lane);
+                for (u32 c = __shfl_sync(ALL_LANES, first, lane) + SHORT + lane_id(); c < last; c += 32) filled[c] = word;
+            }
+        }
+    }
+};
+
+// Cells between edges, found by the guide.
 struct EdgeCells {
     static constexpr bool PARTIAL = false;
-    static constexpr u32 NONE = 0xffff0000, SEVERAL = 0x00ff0000;
     const TableCells<false, 1> table;
     const u32* guide;
     const Key* edges;
@@ -216,52 +273,7 @@ struct EdgeCells {
             edges = own;
         }
         __syncthreads();
-        // Each edge fills its cell, if it is the first there, and the cells without edges before; the last turn those after
-        // all edges, and one word more.
-        for (u32 from = 0; from <= count; from += THREADS) {
-            const u32 i = from + threadIdx.x;
-            u32 first = 0, end = 0;
-            if (i <= count) {
-                first = i ? table.place(edges[i - 1]).cell + 1 : 0;
-                end = round.guide_cells + 1;
-                if (i < count) {
-                    end = table.place(edges[i]).cell;
-                    if (first <= end) filled[end] = word_of(i, end);
-                }
-            }
-            // A long gap by the whole warp.
-            constexpr u32 SHORT = 16;
-            for (u32 c = first; c < end && c < first + SHORT; ++c) filled[c] = NONE | i;
-            for (u32 wide = __ballot_sync(ALL_LANES, first + SHORT < end); wide; wide &= wide - 1) {
-                const int lane = __ffs(wide) - 1;
-                const u32 last = __shfl_sync(ALL_LANES, end, lane), word = __shfl_sync(ALL_LANES, NONE | i, lane);
-                for (u32 c = __shfl_sync(ALL_LANES, first, lane) + SHORT + lane_id(); c < last; c += 32) filled[c] = word;
-            }
-        }
-    }
-    // The word of a cell whose first edge is `first`.
-    __device__ u32 word_of(u32 first, u32 cell) const {
-        u32 word = NONE, before = first;
-        for (u32 i = first, found = 0; i < count; ++i) {
-            const Place place = table.place(edges[i]);
-            if (place.cell != cell) break;
-            // Nothing that shares its 8 bits lies below an edge of no further bits, so all above the 8 bits before reach it:
-            // edges are values, and those of few digits would be met often.
-            const u32 rest = place.rest();
-            const bool whole = !(rest << 8) && !(edges[i] - table.base & ((Key(1) << table.pre) - 1));
-            if (whole && !rest) {
-                before += 1;
-                continue;
-            }
-            const u32 bits = (rest >> 24) - whole;
-            if (found == 2 || (found == 1 && bits == (word >> 16 & 0xff))) {
-                word = SEVERAL;
-                break;
-            }
-            word = found == 0 ? (word & 0xff000000) | bits << 16 : (word & 0x00ff0000) | bits << 24;
-            ++found;
-        }
-        return word | before;
+        EdgeGuide{table, edges, count}.fill(filled, round.guide_cells);
     }
     __device__ __forceinline__ u32 searched(Key key, u32 cell) const {
         u32 low = guide[cell] & 0xffff, rest = (guide[cell + 1] & 0xffff) - low;
@@ -305,12 +317,12 @@ struct EdgeCells {
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 if (apart[i] < 1 << 24) {
-                    // Those before it, and it.
+                    // The edges before the one with the same 8 bits, and that one if the key reaches it.
                     const u32 bits = rest[i] >> 24, next = (word[i] & 0xffff) + u32(bits > word[i] >> 24) + u32(bits > (word[i] >> 16 & 0xff));
                     cell[i] = next + u32(next < count && edges[next] <= keys[i]);
                 }
         }
-        // One search for all, so that lanes wait together, whichever of their keys it is.
+        // One search for the keys of all lanes in each turn, so that lanes wait together.
         u32 open = 0;
         if (search) {
 #pragma unroll

@@ -1,13 +1,13 @@
-// What all kernels share: words and keys, streaming over a column, scans, the grid barrier.
+// Common parts of all kernels: words and keys, the streaming read of a column, scans, the grid barrier, samples, selection.
 //
 // One compilation serves one column type, chosen by macros:
 //   STORAGE_BITS  8, 16, 32, 64, 128: bits of a value in the Arrow buffer (128 needs NVRTC's -device-int128)
 //   ENCODING      0 unsigned, 1 signed, 2 float (all NaNs one key above +inf), 3 float in totalOrder,
 //                 4 float in totalOrder turned to start at -inf, so that all NaNs are the greatest
 //   MASKED        1 if rows can be missing (validity or filter bitmap), else 0
-//   BATCH         16-byte vectors a thread holds at once
+//   BATCH         16-byte vectors that a thread holds at once
 //   DESCENDING    1: keys complemented, so that the smallest values are the greatest keys (top-k only)
-// The keys are those of src/key/fixed.rs, bit for bit; those of encoding 4 order rows as src/key/sort.rs has values.
+// Keys are exactly those of src/key/fixed.rs. Keys of encoding 4 have the order that src/key/sort.rs gives to values that break ties.
 #pragma once
 
 #ifndef DESCENDING
@@ -78,7 +78,7 @@ __device__ __forceinline__ Key encode(Word word) {
     return DESCENDING ? Key(~key) : key;
 }
 
-// A key as the host passes it, the low half first.
+// The key that the host passes as two halves, the low one first.
 __device__ __forceinline__ Key key_from(const u64 (&halves)[2]) {
 #if KEY_BITS == 128
     return Key(halves[1]) << 64 | Key(halves[0]);
@@ -97,13 +97,13 @@ __device__ __forceinline__ u32 key_bits(Key key) {
 #endif
 }
 
-// A shift by the width or more gives 0.
+// The key shifted down; a shift by its width or more gives 0.
 template <class T>
 __device__ __forceinline__ T shifted_down(T key, u32 bits) {
     return bits >= 8 * sizeof(T) ? T(0) : T(key >> bits);
 }
 
-// 32 bits that depend on all of a key's, for a multiplicative hash.
+// 32 bits that depend on all bits of a key, for a multiplicative hash.
 __device__ __forceinline__ u32 fold_key(Key key) {
 #if KEY_BITS == 32
     return key;
@@ -126,8 +126,8 @@ __device__ __forceinline__ u32 hash32(u32 x, u32 seed) {
 
 // ---------------------------------------------------------------- columns
 
-// One column on the device. Bitmaps are Arrow's (least significant bit first) from bit 0, null where all rows count;
-// `values` is aligned to 16 bytes, bitmaps are readable up to the next multiple of 16 bits.
+// One column on the device. Bitmaps are as in Arrow (least significant bit first), start at bit 0, and are null if all rows count. `values`
+// is aligned to 16 bytes. Bitmaps are readable up to the next multiple of 16 bits.
 struct Column {
     const Word* values;
     u64 rows;
@@ -179,7 +179,7 @@ __device__ __forceinline__ bool is_present(const Column& column, u64 row) {
 }
 
 #if MASKED
-// Bits of the rows of one vector; a vector never straddles more than two bytes.
+// The bits of the rows of one vector, which lie in at most two bytes.
 __device__ __forceinline__ u32 bitmap_bits(const u8* bitmap, u64 vector) {
     u64 bit = vector * VECTOR;
 #if STORAGE_BITS == 8
@@ -209,15 +209,17 @@ __device__ __forceinline__ bool has(const Vector& vector, int i) {
 #endif
 }
 
-// Rows of one tile: what a block reads at once.
+// Rows of one tile, which a block reads in one step.
 [[maybe_unused]] constexpr u64 TILE = u64(THREADS) * BATCH * VECTOR;
 
-// Calls visit.some(keys, present, row) for groups of rows of this block's tiles (strided, so that sorted data is spread
-// over all blocks; bit i of `present` says whether keys[i] counts; it stands in row
-// row + i / VECTOR * THREADS * VECTOR + i % VECTOR), and visit.batch() after at most BATCH * VECTOR rows a thread, by all
-// threads of a block alike. Groups, so that a visitor can have several shared-memory accesses in flight:
-// the compiler may not reorder loads with the stores of the row before. AHEAD: the vectors of the next tile are on their way
-// meanwhile; without, other warps hide the wait, and the visitor has their registers.
+// Reads a column tile by tile. The tiles of a block are strided, so that sorted data is spread over all blocks.
+//
+// Calls visit.some(keys, present, row) for groups of rows. Bit i of `present` says whether keys[i] counts; its row is
+// row + i / VECTOR * THREADS * VECTOR + i % VECTOR. Rows come in groups so that a visitor can have several accesses to shared memory in
+// flight: the compiler may not reorder loads with the stores of the row before. Calls visit.batch() after at most BATCH * VECTOR rows of
+// each thread, by all threads of a block alike.
+//
+// AHEAD: the vectors of the next tile are loaded meanwhile. Without it, other warps hide the wait, and the visitor has more registers.
 template <bool AHEAD = true, class Visit>
 __device__ __forceinline__ void stream(const Column& column, Visit& visit) {
     constexpr int JOINED = VECTOR >= 4 ? 1 : 4 / VECTOR < BATCH ? 4 / VECTOR : BATCH, GROUP = JOINED * VECTOR;
@@ -247,7 +249,7 @@ __device__ __forceinline__ void stream(const Column& column, Visit& visit) {
         }
         visit.batch();
     }
-    // The last rows, not a whole tile, go to the block whose turn it is.
+    // The last rows, which are no whole tile, go to the block whose turn it is.
     if (tiles % gridDim.x == blockIdx.x)
         for (u64 row = tiles * TILE; row < column.rows; row += THREADS) {
             const u64 own = row + threadIdx.x;
@@ -272,7 +274,7 @@ __device__ __forceinline__ Key shuffle_xor_key(Key key, u32 mask) {
 #endif
 }
 
-// The least and the greatest key of a warp, from those of its lanes.
+// Replaces the least and the greatest key of each lane by those of the warp.
 __device__ __forceinline__ void warp_range(Key& least, Key& most) {
     for (int step = 16; step; step >>= 1) {
         const Key lower = shuffle_xor_key(least, step), upper = shuffle_xor_key(most, step);
@@ -281,7 +283,7 @@ __device__ __forceinline__ void warp_range(Key& least, Key& most) {
     }
 }
 
-// The same of a block of THREADS.
+// Replaces the least and the greatest key of each thread by those of the block, of THREADS threads.
 __device__ __forceinline__ void block_range(Key& least, Key& most, Key (&ends)[2][32]) {
     warp_range(least, most);
     if (lane_id() == 0) {
@@ -296,8 +298,8 @@ __device__ __forceinline__ void block_range(Key& least, Key& most, Key (&ends)[2
     }
 }
 
-// The first of a kernel whose blocks may come before those of the kernel before it have ended: waits for these, and lets the next
-// kernel's come.
+// The first call of a kernel whose blocks may start before the kernel before it has ended: waits for the end of that kernel, and lets the
+// blocks of the next one start.
 __device__ __forceinline__ void after_kernels_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -311,7 +313,7 @@ __device__ __forceinline__ T warp_sum(T value) {
     return value;
 }
 
-// Sum of the values of the threads before this one; `total` for all. `partial` holds 33 values; blocks of whole warps.
+// Sum of the values of the threads before this one; `total` is the sum of all. `partial` holds 33 values. Blocks consist of whole warps.
 template <class T>
 __device__ T block_scan(T value, T* partial, T& total) {
     T inclusive = value;
@@ -339,7 +341,7 @@ __device__ T block_scan(T value, T* partial, T& total) {
     return before;
 }
 
-// Barrier over a cooperative grid; `barrier` is zeroed before the launch.
+// Barrier for all blocks of a cooperative grid. The counter is zeroed before the launch.
 struct GridBarrier {
     u32* count;
     u32 target;
@@ -361,14 +363,14 @@ struct GridBarrier {
 
 constexpr u32 PLAN_SAMPLE = 8192;
 
-// One jittered row a stripe of `stripes`, at most PLAN_SAMPLE, by as many threads over a few blocks: one block alone would wait
-// long for the misses.
+// Draws one random row of each of `stripes` stripes, at most PLAN_SAMPLE. Each thread draws one; there are a few blocks, because one alone
+// would wait long for cache misses.
 __device__ void draw_sample(const Column& column, u32 stripes, u32 seed, Key* sample, u32* samples) {
     const u32 index = blockIdx.x * blockDim.x + threadIdx.x;
     bool held = false;
     Key key = 0;
     const u64 step = (u64(1) << 48) / max(stripes, 1u);
-    // Where a row is missing, other rows of the stripe are tried.
+    // If a row is missing, other rows of the stripe are tried.
     for (u32 attempt = 0; attempt < (MASKED ? 4 : 1) && index < stripes && column.rows && !held; ++attempt) {
         const u64 fraction = (u64(index) << 16 | (hash32(index + attempt * PLAN_SAMPLE, seed) & 0xffff)) * step;
         const u64 row = __umul64hi(column.rows, fraction);
@@ -382,14 +384,14 @@ __device__ void draw_sample(const Column& column, u32 stripes, u32 seed, Key* sa
     if (held) sample[at] = key;
 }
 
-// Jittered 128-byte lines, one a stripe: a line is what memory gives at once. Items are vectors, 8 a line.
+// Random lines of 128 bytes, one of each stripe; memory is read by lines. Items are vectors, 8 in each line.
 struct SampledLines {
     u64 count, step;
     u32 seed;
     __device__ SampledLines(u64 rows, u64 wanted, u32 seed) : seed(seed) {
         const u64 all = rows / (8 * VECTOR);
         count = wanted < all ? wanted : all;
-        // Lines a stripe, with 24 bits of fraction: stripes spread over all rows.
+        // Lines of a stripe, with 24 bits of fraction, so that stripes spread over all rows.
         step = count ? (all << 24) / count : 0;
     }
     __device__ __forceinline__ u64 vector(u64 item) const {
@@ -398,8 +400,8 @@ struct SampledLines {
     }
 };
 
-// Calls visit(i, at(i)) for each i below `count`, by all threads of a block. AHEAD loads at once: one after the other, each would be
-// waited for.
+// Calls visit(i, at(i)) for each i below `count`, by all threads of a block. A thread has AHEAD loads in flight, so that it does not wait
+// for each of them.
 template <u32 AHEAD, class At, class Index, class Visit>
 __device__ __forceinline__ void each_at(At at, Index count, Visit visit) {
     using T = decltype(at(Index(0)));
@@ -417,7 +419,7 @@ __device__ __forceinline__ void each_at(At at, Index count, Visit visit) {
 // ---------------------------------------------------------------- selection in one block
 
 constexpr u32 DIGIT_BITS = 11;
-// Compared each with each: more costs more than another pass.
+// Most keys that are compared each with each; with more, another pass is faster.
 constexpr u32 FEW = 256;
 
 template <class T>
@@ -429,8 +431,8 @@ struct SelectScratch {
     T answer;
 };
 
-// The key of 0-based `rank` among those keys that lie in [first, first + 2^bits), which are at most FEW; each(visit) calls visit for
-// a thread's keys. By all threads of a block, for whom `scratch.collected` is 0.
+// The key of rank `rank`, from 0, among the keys in [first, first + 2^bits), of which there are at most FEW. each(visit) calls visit for
+// the keys of a thread. By all threads of a block; `scratch.collected` is 0 before.
 template <class T, class Each>
 __device__ __forceinline__ T select_few(Each each, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
     each([&](T key) {
@@ -451,7 +453,7 @@ __device__ __forceinline__ T select_few(Each each, u32 rank, T first, u32 bits, 
     return scratch.answer;
 }
 
-// The same, however many they are.
+// The key of rank `rank`, from 0, among the keys in [first, first + 2^bits), of which there can be any number.
 template <class T, class Each>
 __device__ __forceinline__ T select_among(Each each, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
     while (bits > 0) {
@@ -463,7 +465,7 @@ __device__ __forceinline__ T select_among(Each each, u32 rank, T first, u32 bits
         each([&](T key) {
             const T above = key - first;
             if (shifted_down(above, bits) != 0) return;
-            // Lanes that agree would wait for each other.
+            // Lanes with the same bin would wait for each other, so one lane counts for all if all agree.
             const u32 bin = u32(above >> shift), active = __activemask();
             int agree;
             __match_all_sync(active, bin, &agree);
@@ -497,7 +499,7 @@ __device__ __forceinline__ T select_among(Each each, u32 rank, T first, u32 bits
     return first;
 }
 
-// Calls visit for a thread's share of the `count` keys at(i).
+// Calls visit for the keys of a thread among the `count` keys at(i).
 template <class At>
 struct EachAt {
     At at;
@@ -509,7 +511,8 @@ struct EachAt {
     }
 };
 
-// The same by THREADS threads, where at(i) is far.
+// Calls visit for the keys of a thread among the `count` keys at(i), with several loads in flight because at(i) is far. For blocks of
+// THREADS threads.
 template <class At, class Index = u32>
 struct EachAhead {
     At at;
@@ -521,7 +524,7 @@ struct EachAhead {
     }
 };
 
-// The key of 0-based `rank` among those of the `count` keys at(i) that lie in [first, first + 2^bits). By all threads of a block.
+// The key of rank `rank`, from 0, among those of the `count` keys at(i) that lie in [first, first + 2^bits). By all threads of a block.
 template <class T, class At>
 __device__ T block_select(At at, u32 count, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
     return select_among(EachAt<At>{at, count}, rank, first, bits, scratch);
@@ -529,21 +532,21 @@ __device__ T block_select(At at, u32 count, u32 rank, T first, u32 bits, SelectS
 
 // ---------------------------------------------------------------- scatter into lists
 
-// Collects (list, key) pairs in shared memory and appends them to lists in device memory: one global atomic a list and
-// flush, not one a key.
+// Collects pairs of list and key in shared memory and appends them to lists in device memory, with one global atomic operation for each
+// list and flush, not one for each key.
 [[maybe_unused]] constexpr u32 NO_LIST = 0xffff;
 constexpr u32 STAGE_SHARE = 16;
 
 struct Staging {
-    Key* keys;      // shared, `room` of them; room <= STAGE_SHARE * blockDim.x
-    u16* lists;     // shared, `room`
-    u32* tally;     // shared, one a list, zero between flushes
-    u64* origin;    // shared, one a list
+    Key* keys;      // shared: `room` keys; room <= STAGE_SHARE * blockDim.x
+    u16* lists;     // shared: `room` lists
+    u32* tally;     // shared: one for each list, zero between flushes
+    u64* origin;    // shared: one for each list
     u32* staged;    // shared
     u32 room;
     u32 list_count;
-    const u64* starts;  // global: where each list begins
-    u64* cursors;       // global: keys in each list
+    const u64* starts;  // global: first place of each list
+    u64* cursors;       // global: number of keys in each list
     Key* out;           // global
 
     __device__ void begin() {
@@ -551,7 +554,7 @@ struct Staging {
         if (threadIdx.x == 0) *staged = 0;
         __syncthreads();
     }
-    // The keys whose list is not NO_LIST; by all threads of a warp together.
+    // Adds the keys whose list is not NO_LIST; by all threads of a warp together.
     template <int N>
     __device__ __forceinline__ void push(const Key (&key)[N], const u32 (&list)[N]) {
         u32 own = 0;
@@ -567,7 +570,7 @@ struct Staging {
         if (lane_id() == 31 && before) at = atomicAdd(staged, before);
         const u32 end = __shfl_sync(ALL_LANES, at + before, 31);
         at = __shfl_sync(ALL_LANES, at, 31) + before - own;
-        // The same as below, but without a branch for each key.
+        // If all keys have room, there is no further branch for each key.
         if (end <= room) {
 #pragma unroll
             for (int i = 0; i < N; ++i)
@@ -590,7 +593,7 @@ struct Staging {
             ++at;
         }
     }
-    // By all threads of the block, with a barrier.
+    // Writes the staged keys to their lists if they are many, or always; by all threads of the block, with a barrier.
     __device__ void flush_if(bool always) {
         const u32 limit = always ? 0 : room / 2;
         if (!__syncthreads_or(*(volatile u32*)staged > limit)) return;

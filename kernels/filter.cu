@@ -1,28 +1,28 @@
-// The rows where a comparison holds, as a bitmap; conjunctions and disjunctions of bitmaps; how many rows are left.
+// Bitmaps of the rows where a comparison is true, their combinations by AND and OR, and the number of their rows.
 //
 //   fl_within   rows whose key lies in [first, last], or outside of it; a missing row is in neither
 //   fl_null     rows that are missing
-//   fl_combine  one bitmap and, or, another
-//   fl_count    rows of a bitmap that are not missing
+//   fl_combine  one bitmap AND, or OR, another one
+//   fl_count    number of rows of a bitmap that are not missing
 //
-// Bitmaps are Arrow's: bit i of byte i / 8, from row 0 on, in words of 32 bits; bits beyond the last row are 0.
+// Bitmaps are as in Arrow: bit i of byte i / 8, from row 0 on, in words of 32 bits. Bits beyond the last row are 0.
 #include "common.cuh"
 
-// What becomes of the words that are there.
-enum How : u32 { SET, AND, OR };
+// How new bits change the words of a bitmap.
+enum Update : u32 { SET, AND, OR };
 
 struct Filter {
-    Column column;    // `mask` is not looked at, except by fl_count
-    u32* words;       // one bit a row
-    const u32* other; // of fl_combine
-    u64* count;       // of fl_count; zeroed
+    Column column;    // `mask` is ignored
+    u32* words;       // one bit for each row
+    const u32* other; // of fl_combine: the other bitmap
+    u64* count;       // of fl_count: the number of rows; zeroed
     u64 first[2], last[2];  // keys, low half first
-    u32 how, outside;
+    u32 update, outside;
 };
 
 extern "C" __constant__ u32 fl_sizes[4] = {sizeof(Filter), 0, sizeof(Key), 0};
 
-__device__ __forceinline__ void put(u32* word, u32 bits, u32 how) { *word = how == SET ? bits : how == AND ? *word & bits : *word | bits; }
+__device__ __forceinline__ void put(u32* word, u32 bits, u32 update) { *word = update == SET ? bits : update == AND ? *word & bits : *word | bits; }
 
 // A warp makes 8 words at a time, so that each thread has 8 loads in flight.
 constexpr u32 WORDS = 8;
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fl_within(const __grid_con
             const Key key = encode(values[j]);
             const bool inside = first <= key && key <= last;
             const u32 bits = __ballot_sync(ALL_LANES, row < rows && inside != bool(filter.outside)) & valid[j];
-            if (lane_id() == j && word < words) put(filter.words + word, bits, filter.how);
+            if (lane_id() == j && word < words) put(filter.words + word, bits, filter.update);
         }
     }
 }
@@ -56,14 +56,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fl_null(const __grid_const
     for (u64 word = u64(blockIdx.x) * THREADS + threadIdx.x; word < words; word += u64(gridDim.x) * THREADS) {
         const u32 rest = rows - word * 32 < 32 ? (1u << u32(rows - word * 32)) - 1 : ALL_LANES;
         const u32 bits = filter.column.validity ? ~((const u32*)filter.column.validity)[word] & rest : 0;
-        put(filter.words + word, bits, filter.how);
+        put(filter.words + word, bits, filter.update);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) fl_combine(const __grid_constant__ Filter filter) {
     const u64 words = (filter.column.rows + 31) / 32;
     for (u64 word = u64(blockIdx.x) * THREADS + threadIdx.x; word < words; word += u64(gridDim.x) * THREADS)
-        put(filter.words + word, filter.other[word], filter.how);
+        put(filter.words + word, filter.other[word], filter.update);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) fl_count(const __grid_constant__ Filter filter) {

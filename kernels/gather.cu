@@ -1,9 +1,9 @@
-// Values of some rows, one after the other. One compilation serves all types: values are bytes here.
+// Copies the values of some rows, one after the other. One compilation serves all types, because values are treated as bytes.
 #include "common.cuh"
 
 struct Gather {
-    const u8* values;    // `stride` bytes each, of which the first `width` are wanted
-    const u8* validity;  // Arrow's bitmap, null: all are valid
+    const u8* values;    // `stride` bytes each, of which the first `width` are copied
+    const u8* validity;  // bitmap as in Arrow; null: all are valid
     const u64* rows;
     u8* out;        // count * width
     u8* out_valid;  // count, 0 or 1

@@ -1,26 +1,26 @@
-// Rows of groups as records: the number of a row's group above its key, so that their order as integers brings the keys of
-// each group together, in order (kernels/sort.cu).
+// Makes records of rows: the code of a row's group above its key. Records that are sorted as integers (kernels/sort.cu) have the keys of
+// each group together, in order.
 //
-//   gr_range    the least and the greatest key of a column, a pair for each block
-//   gr_runs     the rows at which a column has another value than in the row before
-//   gr_codes    a column folded into the number of each row's group
-//   gr_records  a record of each row that counts
+//   gr_range    finds the least and the greatest key of a column, a pair for each block
+//   gr_runs     lists the rows at which a column has another value than in the row before
+//   gr_codes    adds a column to the code of each row's group
+//   gr_records  writes a record of each row that counts
 #include "common.cuh"
 
 struct Group {
-    Column column;   // `mask`: rows that count, of gr_range and gr_records
-    u64* ends;       // of gr_range: halves of the least and of the greatest key, low ones first
-    void* codes;     // the number of each row's group: u64 if `wide`, else u32; of gr_runs: the rows, u64, in any order
+    Column column;   // `mask`: bitmap of the rows that count, for gr_range and gr_records
+    u64* ends;       // of gr_range: halves of the least and of the greatest key, the low half first
+    void* codes;     // the code of each row's group: u64 if `wide`, else u32; of gr_runs: the rows, u64, in any order
     void* records;   // of gr_records: of 64 bits, or of 128
-    u64* cursor;     // of gr_records and gr_runs: how many there are; zeroed
-    u64 room;        // of gr_runs: rows that fit; where there are more it ends early
+    u64* cursor;     // of gr_records and gr_runs: number of records or rows; zeroed
+    u64 room;        // of gr_runs: rows that fit; if there are more, it ends early
     u64 least[2];    // the key that counts from 0
-    u64 span;        // of gr_codes: what the number made of other columns is multiplied with
+    u64 span;        // of gr_codes: factor for the code made of the columns before
     u32 bits;        // of gr_records: bits of a key in a record
     u32 wide;
-    u32 folds;       // of gr_codes: 1 if other columns came before
-    u32 above_null;  // of gr_codes: 1 if there are NULLs, whose code is 0
-    u32 keyless;     // of gr_records: 1 for records without keys, of all rows of the mask
+    u32 folds;       // of gr_codes: 1 if there are columns before
+    u32 above_null;  // of gr_codes: 1 if the column has NULLs, whose code is 0
+    u32 keyless;     // of gr_records: 1 for records without keys, of all rows in `mask`
 };
 
 extern "C" __constant__ u32 gr_sizes[4] = {sizeof(Group), sizeof(Key), 0, 0};
@@ -44,7 +44,7 @@ __device__ __forceinline__ void put_halves(u64* halves, Key key) {
 #endif
 }
 
-// A block without a present row writes a least key above its greatest.
+// A block without a present row writes a least key that is above its greatest.
 extern "C" __global__ void __launch_bounds__(THREADS) gr_range(const __grid_constant__ Group group) {
     __shared__ Key ends[2][32];
     Key least = MAX_KEY, most = 0;
@@ -131,7 +131,7 @@ __device__ __forceinline__ Record record_of(const Group& group, Key least, u64 r
     return group.bits < 8 * sizeof(Record) ? Record(code) << group.bits | key : key;
 }
 
-// In any order: equal records are one and the same.
+// Records come in any order, because equal records need not be told apart.
 template <class Record>
 __device__ __forceinline__ void make_records(const Group& group) {
     Record* records = (Record*)group.records;

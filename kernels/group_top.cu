@@ -1,50 +1,50 @@
-// The best rows of groups. A row becomes a record whose order as an integer brings each group together, its best rows first:
+// The best rows of groups. A row becomes a record. In the order of records as integers each group lies together, its best rows first:
 //
-//     | number of the group | key, the best is 0 | value, or its place in the order of values |
+//     | code of the group | key, the best is 0 | value, or its place in the order of values |
 //
-// so that rows with equal keys stand in the order of their values, and the value is read off the record. Either all records
-// are put in order (kernels/sort.cu), or, where groups are few and long, only by group, and a warp selects among each some
-// thousand records of a group (WarpSelect), then among what warps found, until one list a group is left.
+// So rows with equal keys are in the order of their values, and the value is read from the record. Either all records are sorted
+// (kernels/sort.cu), or, if groups are few and long, records are sorted only by group. Then each warp selects among some thousand records
+// of a group (WarpSelect), and then among the records that warps found, until one list for each group is left.
 //
-//   gt_records   a record of each row that counts
-//   gt_order     the rows of ordered records without groups
-//   gt_answer    values of the best rows
-//   gt_select_K  a warp a chunk: its k best, sorted. K as ws_runs_K
+//   gt_records   writes a record of each row that counts
+//   gt_order     reads row numbers from sorted records without groups
+//   gt_answer    writes the values of the best rows
+//   gt_select_K  each warp finds the k best records of a chunk, sorted; K as in ws_runs_K
 //
-// Compiled for 32 bits where records have 64, for 64 where they have 128: an item of WarpSelect is a record. BATCH is 1, or a K:
-// each gt_select_K is a compilation of its own, as their networks take the compiler long.
+// Compiled for 32 bits if records have 64, and for 64 bits if records have 128, because an item of WarpSelect is a record. BATCH is 1, or a
+// K: each gt_select_K is a compilation of its own, because its networks take the compiler long.
 #include "warp_select.cuh"
 
 typedef Item Record;
 
-constexpr u32 MOST_PARTS = 12;
+constexpr u32 MOST_FIELDS = 12;
 
-enum How : u32 { DOWN = 1, ABOVE_NULL = 2 };
+enum FieldFlag : u32 { DOWN = 1, ABOVE_NULL = 2 };
 
-// What a column gives to a record: its key, counted from the least, or from the greatest for DOWN; a NULL of a field is one
-// beyond, a NULL of a group is 0 for ABOVE_NULL.
-struct Part {
-    const u8* values;    // `stride` bytes each; null: places from 0 on
-    const u8* validity;  // Arrow's bitmap, null: all are valid
+// A field of a record, made of a column: its key, counted from the least, or from the greatest with DOWN. A NULL is one more than the last
+// key. The NULL of a group column is 0, and its keys count from 1 with ABOVE_NULL.
+struct RecordField {
+    const u8* values;    // `stride` bytes each; null: the field is the place of the row, from 0
+    const u8* validity;  // bitmap as in Arrow; null: all are valid
     u64 least[2];
     u64 range[2];        // the greatest key less the least
-    u64 span;            // of a group: what the number made of other columns is multiplied with
+    u64 span;            // of a group: factor for the code made of the columns before
     u32 stride, encoding;
-    u32 bits;            // of a field
-    u32 how;
+    u32 bits;            // bits of the field, except of a group
+    u32 flags;
 };
 
-struct Making {
-    Part parts[MOST_PARTS];
+struct RecordPlan {
+    RecordField fields[MOST_FIELDS];
     u64 rows;
-    const u8* validity;  // which rows count; null: all
+    const u8* validity;  // bitmaps of the rows that count; null: all
     const u8* mask;
-    const u64* order;    // rows by their places; null: row i has place i
-    u64* ordered;        // of gt_order
+    const u64* order;    // row at each place; null: row i has place i
+    u64* ordered;        // of gt_order: row numbers
     Record* records;
-    u64* cursor;         // how many there are; zeroed
-    u32 groups, fields;  // parts, the groups first
-    u32 bits, unused;    // of gt_order: of a row
+    u64* cursor;         // number of records; zeroed
+    u32 groups, others;  // fields: those of groups first, then the others
+    u32 bits, unused;    // of gt_order: bits of a row number
 };
 
 struct Chunk {
@@ -52,30 +52,30 @@ struct Chunk {
     u32 length, group;
 };
 
-struct Taking {
-    Part value;
-    const Record* from;   // ordered records, or lists of an earlier launch
-    Record* lists;        // of gt_select
+struct AnswerPlan {
+    RecordField value;
+    const Record* from;   // sorted records, or lists of an earlier launch
+    Record* lists;        // of gt_select_K: lists for the next launch
     Record* best;         // lists of the answer
     const Chunk* chunks;
-    u64* floors;          // of each group, zeroed: upper bits of an item that k items reach
+    u64* floors;          // of each group: upper bits of an item that k items reach; zeroed
     u64 chunk_count;
-    const u64* starts;    // of gt_answer: where groups begin; null: `best` are the records
-    const u64* offsets;   // of gt_answer: where the answers of groups begin, and the end of the last
+    const u64* starts;    // of gt_answer: first records of groups; null: the records are in `best`
+    const u64* offsets;   // of gt_answer: first places of the answers of groups, and the end of the last
     u64 groups;
-    const u64* order;     // of gt_answer: rows by places; null: the record has the value
+    const u64* order;     // of gt_answer: row at each place; null: the record has the value
     u8* out;              // `width` bytes each
-    u8* out_valid;        // a byte each; null: all are valid
-    u32 k, bits;          // bits below the number of a group
+    u8* out_valid;        // a byte for each value; null: all are valid
+    u32 k, bits;          // bits of a record below the code of its group
     u32 first;            // 1: `from` are records
     u32 width;
 };
 
-extern "C" __constant__ u32 gt_sizes[4] = {sizeof(Making), sizeof(Taking), sizeof(Record), sizeof(Chunk)};
+extern "C" __constant__ u32 gt_sizes[4] = {sizeof(RecordPlan), sizeof(AnswerPlan), sizeof(Record), sizeof(Chunk)};
 
 __device__ __forceinline__ bool bit_of(const u8* bitmap, u64 row) { return !bitmap || bitmap[row >> 3] >> (row & 7) & 1; }
 
-// The lowest so many bits.
+// A record whose lowest `bits` bits are set.
 __device__ __forceinline__ Record low_bits(u32 bits) { return bits >= 8 * sizeof(Record) ? ~Record(0) : (Record(1) << bits) - 1; }
 
 #if BATCH == 1
@@ -95,7 +95,7 @@ struct Wide<unsigned __int128> {
 __device__ __forceinline__ void put(const u64 (&halves)[2], u64& to) { to = halves[0]; }
 __device__ __forceinline__ void put(const u64 (&halves)[2], unsigned __int128& to) { to = (unsigned __int128)(halves[1]) << 64 | halves[0]; }
 
-// As encode() of common.cuh, for the encoding that a column has.
+// The key of a word, as encode() of common.cuh computes it, for an encoding that is known at run time.
 template <class Word>
 __device__ __forceinline__ typename Wide<Word>::Type key_of_word(Word word, u32 encoding) {
     constexpr u32 BITS = 8 * sizeof(Word);
@@ -116,7 +116,7 @@ __device__ __forceinline__ typename Wide<Word>::Type key_of_word(Word word, u32 
     return key;
 }
 
-// The word of a key, of encodings that tell all words apart.
+// The word of a key, for encodings whose keys tell all words apart.
 template <class Word>
 __device__ __forceinline__ Word word_of_key(typename Wide<Word>::Type key, u32 encoding) {
     constexpr u32 BITS = 8 * sizeof(Word);
@@ -129,7 +129,7 @@ __device__ __forceinline__ Word word_of_key(typename Wide<Word>::Type key, u32 e
     return total & sign ? Word(total ^ sign) : Word(~total);
 }
 
-// The statement with Word as the type of so many bytes.
+// Runs the statement with Word as the type of `bytes` bytes.
 #define WITH_WORD(bytes, ...)                                  \
     switch (bytes) {                                           \
         case 1: { typedef u8 Word; __VA_ARGS__; } break;       \
@@ -140,37 +140,37 @@ __device__ __forceinline__ Word word_of_key(typename Wide<Word>::Type key, u32 e
     }
 
 template <class Word>
-__device__ __forceinline__ void add_part(const Part& part, bool group, const u64 (&rows)[UNROLL], u32 present, Record (&records)[UNROLL]) {
+__device__ __forceinline__ void add_field(const RecordField& field, bool group, const u64 (&rows)[UNROLL], u32 present, Record (&records)[UNROLL]) {
     typedef typename Wide<Word>::Type Key;
     Word words[UNROLL];
     bool valid[UNROLL];
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
-        words[j] = present >> j & 1 ? ((const Word*)part.values)[rows[j]] : Word(0);
-        valid[j] = present >> j & 1 && bit_of(part.validity, rows[j]);
+        words[j] = present >> j & 1 ? ((const Word*)field.values)[rows[j]] : Word(0);
+        valid[j] = present >> j & 1 && bit_of(field.validity, rows[j]);
     }
     Key least, range;
-    put(part.least, least);
-    put(part.range, range);
+    put(field.least, least);
+    put(field.range, range);
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
-        const Key key = Key(key_of_word(words[j], part.encoding) - least);
+        const Key key = Key(key_of_word(words[j], field.encoding) - least);
         if (group)
-            records[j] = Record(u64(records[j]) * part.span + (valid[j] ? u64(key) + (part.how & ABOVE_NULL ? 1 : 0) : 0));
+            records[j] = Record(u64(records[j]) * field.span + (valid[j] ? u64(key) + (field.flags & ABOVE_NULL ? 1 : 0) : 0));
         else
-            // NULL beside 2^64 keys takes a bit more than a key has.
-            records[j] = (part.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << part.bits)) |
-                         (!valid[j] ? Record(Record(range) + 1) : Record(part.how & DOWN ? Key(range - key) : key));
+            // With 2^64 keys, NULL takes one bit more than a key has.
+            records[j] = (field.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << field.bits)) |
+                         (!valid[j] ? Record(Record(range) + 1) : Record(field.flags & DOWN ? Key(range - key) : key));
     }
 }
 
-// In any order where rows can be missing: equal records are one and the same.
-extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_constant__ Making making) {
+// If rows can be missing, records come in any order; equal records need not be told apart.
+extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_constant__ RecordPlan plan) {
     __shared__ u32 partial[33];
     __shared__ u64 base;
     constexpr u64 TOGETHER = u64(THREADS) * UNROLL;
-    const bool masked = making.validity || making.mask;
-    for (u64 tile = blockIdx.x; tile * TOGETHER < making.rows; tile += gridDim.x) {
+    const bool masked = plan.validity || plan.mask;
+    for (u64 tile = blockIdx.x; tile * TOGETHER < plan.rows; tile += gridDim.x) {
         u64 rows[UNROLL];
         u32 present = 0;
         Record records[UNROLL];
@@ -179,76 +179,76 @@ extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_co
             const u64 place = tile * TOGETHER + j * THREADS + threadIdx.x;
             records[j] = 0;
             rows[j] = 0;
-            if (place >= making.rows) continue;
-            rows[j] = making.order ? making.order[place] : place;
-            present |= u32(bit_of(making.validity, rows[j]) && bit_of(making.mask, rows[j])) << j;
+            if (place >= plan.rows) continue;
+            rows[j] = plan.order ? plan.order[place] : place;
+            present |= u32(bit_of(plan.validity, rows[j]) && bit_of(plan.mask, rows[j])) << j;
         }
-        for (u32 p = 0; p < making.groups + making.fields; ++p) {
-            const Part& part = making.parts[p];
-            if (!part.values) {
+        for (u32 p = 0; p < plan.groups + plan.others; ++p) {
+            const RecordField& field = plan.fields[p];
+            if (!field.values) {
 #pragma unroll
                 for (u32 j = 0; j < UNROLL; ++j)
-                    records[j] = (part.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << part.bits)) |
+                    records[j] = (field.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << field.bits)) |
                                  Record(tile * TOGETHER + j * THREADS + threadIdx.x);
                 continue;
             }
-            WITH_WORD(part.stride, add_part<Word>(part, p < making.groups, rows, present, records))
+            WITH_WORD(field.stride, add_field<Word>(field, p < plan.groups, rows, present, records))
         }
         if (masked) {
             u32 total;
             const u32 before = block_scan(u32(__popc(present)), partial, total);
-            if (threadIdx.x == 0) base = atomicAdd(making.cursor, u64(total));
+            if (threadIdx.x == 0) base = atomicAdd(plan.cursor, u64(total));
             __syncthreads();
             u64 at = base + before;
 #pragma unroll
             for (u32 j = 0; j < UNROLL; ++j)
-                if (present >> j & 1) making.records[at++] = records[j];
+                if (present >> j & 1) plan.records[at++] = records[j];
         } else {
 #pragma unroll
             for (u32 j = 0; j < UNROLL; ++j) {
                 const u64 place = tile * TOGETHER + j * THREADS + threadIdx.x;
-                if (place < making.rows) making.records[place] = records[j];
+                if (place < plan.rows) plan.records[place] = records[j];
             }
         }
     }
-    if (!masked && blockIdx.x == 0 && threadIdx.x == 0) *making.cursor = making.rows;
+    if (!masked && blockIdx.x == 0 && threadIdx.x == 0) *plan.cursor = plan.rows;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gt_order(const __grid_constant__ Making making) {
+extern "C" __global__ void __launch_bounds__(THREADS) gt_order(const __grid_constant__ RecordPlan plan) {
     const u64 threads = u64(gridDim.x) * THREADS;
-    const u64 row = u64(low_bits(making.bits));
-    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < making.rows; i += threads) {
-        const u64 place = u64(making.records[i]) & row;
-        making.ordered[i] = making.order ? making.order[place] : place;
+    const u64 row = u64(low_bits(plan.bits));
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < plan.rows; i += threads) {
+        const u64 place = u64(plan.records[i]) & row;
+        plan.ordered[i] = plan.order ? plan.order[place] : place;
     }
 }
 
 // ---------------------------------------------------------------- the answer
 
 // The record of best row `i` of all groups.
-__device__ __forceinline__ Record best_record(const Taking& taking, u64 i) {
-    if (!taking.starts) return ~taking.best[i];
-    // The last group whose answer begins at i or before.
-    u64 first = 0, beyond = taking.groups;
+__device__ __forceinline__ Record best_record(const AnswerPlan& plan, u64 i) {
+    if (!plan.starts) return ~plan.best[i];
+    // The group is the last one whose answer begins at i or before.
+    u64 first = 0, beyond = plan.groups;
     while (first + 1 < beyond) {
         const u64 middle = (first + beyond) / 2;
-        if (taking.offsets[middle] <= i)
+        if (plan.offsets[middle] <= i)
             first = middle;
         else
             beyond = middle;
     }
-    return taking.from[taking.starts[first] + (i - taking.offsets[first])];
+    return plan.from[plan.starts[first] + (i - plan.offsets[first])];
 }
 
 template <class Word>
-__device__ __forceinline__ void put_value(const Taking& taking, Record code, u64 i) {
+__device__ __forceinline__ void put_value(const AnswerPlan& plan, Record code, u64 i) {
     typedef typename Wide<Word>::Type Key;
-    const Part& value = taking.value;
-    u8* out = taking.out + i * taking.width;
+    const RecordField& value = plan.value;
+    u8* out = plan.out + i * plan.width;
     bool valid;
     Word word = 0;
-    if (taking.order) {
-        const u64 row = taking.order[u64(code)];
+    if (plan.order) {
+        const u64 row = plan.order[u64(code)];
         word = ((const Word*)value.values)[row];
         valid = bit_of(value.validity, row);
     } else {
@@ -258,19 +258,19 @@ __device__ __forceinline__ void put_value(const Taking& taking, Record code, u64
         valid = code <= Record(range);
         if (valid) word = word_of_key<Word>(Key(least + Key(code)), value.encoding);
     }
-    // What lies wider than in Arrow has its bits below.
-    if (taking.width == sizeof(Word))
+    // A value that is wider than in Arrow has its bits at the low end.
+    if (plan.width == sizeof(Word))
         *(Word*)out = word;
     else
         *out = u8(word);
-    if (taking.out_valid) taking.out_valid[i] = valid;
+    if (plan.out_valid) plan.out_valid[i] = valid;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gt_answer(const __grid_constant__ Taking taking) {
-    const u64 threads = u64(gridDim.x) * THREADS, count = taking.offsets[taking.groups];
+extern "C" __global__ void __launch_bounds__(THREADS) gt_answer(const __grid_constant__ AnswerPlan plan) {
+    const u64 threads = u64(gridDim.x) * THREADS, count = plan.offsets[plan.groups];
     for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < count; i += threads) {
-        const Record code = best_record(taking, i) & low_bits(taking.value.bits);
-        WITH_WORD(taking.value.stride, put_value<Word>(taking, code, i))
+        const Record code = best_record(plan, i) & low_bits(plan.value.bits);
+        WITH_WORD(plan.value.stride, put_value<Word>(plan, code, i))
     }
 }
 
@@ -282,22 +282,22 @@ constexpr u32 WARPS = 4;
 constexpr u64 LAST = 1ull << 63;
 
 template <int QUEUE, int THREAD>
-__device__ __forceinline__ void select_chunk(const Taking& taking) {
+__device__ __forceinline__ void select_chunk(const AnswerPlan& plan) {
     const u64 warp = u64(blockIdx.x) * WARPS + threadIdx.x / 32;
-    if (warp >= taking.chunk_count) return;
-    const Chunk chunk = taking.chunks[warp];
+    if (warp >= plan.chunk_count) return;
+    const Chunk chunk = plan.chunks[warp];
     constexpr int AHEAD = sizeof(Record) == 8 ? 8 : 4;
-    const Record below = low_bits(taking.bits), above = Record(1) << taking.bits;
-    const u32 dropped = taking.bits >= 64 ? taking.bits - 63 : 0;
-    // What k items of any warp's list reach rules out lesser items of the group everywhere.
-    volatile u64* const reached = taking.floors + chunk.group;
-    WarpSelect<QUEUE, THREAD> select(taking.k);
+    const Record below = low_bits(plan.bits), above = Record(1) << plan.bits;
+    const u32 dropped = plan.bits >= 64 ? plan.bits - 63 : 0;
+    // If k items of the list of any warp reach an item, lesser items of the group are ruled out in all warps.
+    volatile u64* const reached = plan.floors + chunk.group;
+    WarpSelect<QUEUE, THREAD> select(plan.k);
     Record next[AHEAD];
     auto load = [&](u32 base) {
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) {
             const u32 at = base + a * 32 + lane_id();
-            next[a] = at < chunk.length ? taking.from[chunk.from + at] : Record(0);
+            next[a] = at < chunk.length ? plan.from[chunk.from + at] : Record(0);
         }
     };
     load(0);
@@ -309,7 +309,7 @@ __device__ __forceinline__ void select_chunk(const Taking& taking) {
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) {
             const bool held = base + a * 32 + lane_id() < chunk.length;
-            now[a] = taking.first ? Item((~next[a] & below) | above) : next[a];
+            now[a] = plan.first ? Item((~next[a] & below) | above) : next[a];
             wanted |= u32(held && now[a] > select.floor && u64(now[a] >> dropped) >= least) << a;
         }
         if (!last) load(base + 32 * AHEAD);
@@ -327,13 +327,13 @@ __device__ __forceinline__ void select_chunk(const Taking& taking) {
             }
             if (last || select.must_merge()) {
                 select.merge();
-                if (lane_id() == 0 && select.floor != 0) atomicMax(taking.floors + chunk.group, u64(select.floor >> dropped));
+                if (lane_id() == 0 && select.floor != 0) atomicMax(plan.floors + chunk.group, u64(select.floor >> dropped));
             }
         } while (turns);
         if (last) break;
     }
-    Record* out = (chunk.out & LAST ? taking.best : taking.lists) + (chunk.out & ~LAST);
-    const u32 count = min(taking.k, chunk.length);
+    Record* out = (chunk.out & LAST ? plan.best : plan.lists) + (chunk.out & ~LAST);
+    const u32 count = min(plan.k, chunk.length);
 #pragma unroll
     for (int r = 0; r < QUEUE; ++r) {
         const u32 place = r * 32 + lane_id();
@@ -342,12 +342,12 @@ __device__ __forceinline__ void select_chunk(const Taking& taking) {
 }
 
 #if BATCH == 32
-extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_32(const __grid_constant__ Taking taking) { select_chunk<1, 2>(taking); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_32(const __grid_constant__ AnswerPlan plan) { select_chunk<1, 2>(plan); }
 #elif BATCH == 128
-extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_128(const __grid_constant__ Taking taking) { select_chunk<4, 3>(taking); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_128(const __grid_constant__ AnswerPlan plan) { select_chunk<4, 3>(plan); }
 #elif BATCH == 256
-extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_256(const __grid_constant__ Taking taking) { select_chunk<8, 4>(taking); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_256(const __grid_constant__ AnswerPlan plan) { select_chunk<8, 4>(plan); }
 #else
-extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_1024(const __grid_constant__ Taking taking) { select_chunk<32, 8>(taking); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_1024(const __grid_constant__ AnswerPlan plan) { select_chunk<32, 8>(plan); }
 #endif
 #endif

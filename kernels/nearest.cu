@@ -1,30 +1,30 @@
 // The k rows of a matrix that are nearest to a point, by squared Euclidean distance: distance and WarpSelect in one read.
 //
-//   nr_rows_K   grid       a warp takes 32 rows at a time, 8 lanes a row; its k nearest of all that it took. K as ws_runs_K
-//   nr_finish   one block  the k nearest of those
+//   nr_rows_K   grid       each warp reads 32 rows at a time, with 8 lanes for each row, and keeps its k nearest rows; K as in ws_runs_K
+//   nr_finish   one block  finds the k nearest of these
 //
 // Compiled for DESCENDING keys of f32, so that the least distance is the greatest item; among equal distances the smaller
 // row comes first. NaN is farther than all others.
 #include "warp_select.cuh"
 
 constexpr u32 WARPS = 4;
-constexpr u32 SHARE = 8;  // lanes a row
+constexpr u32 SHARE = 8;  // lanes that share a row
 
 struct Nearest {
-    const float* values;  // `width` a row, aligned to 16 bytes
-    const u8* validity;   // Arrow's bitmap of rows, null: all are valid
-    const float* point;   // `width`
-    Item* found;          // k a warp
+    const float* values;  // `width` values for each row, aligned to 16 bytes
+    const u8* validity;   // bitmap of rows as in Arrow; null: all are valid
+    const float* point;   // `width` values
+    Item* found;          // k items of each warp
     Key* out_keys;        // k
     u32* out_rows;        // k
-    u32* out_count;       // zeroed: how many there are
+    u32* out_count;       // number of rows found; zeroed
     u64 rows;             // < 2^32 - 1
     u32 width, k, warps, unused;
 };
 
 extern "C" __constant__ u32 nr_sizes[4] = {sizeof(Nearest), sizeof(Item), sizeof(Key), WARPS};
 
-// Values `at` to `at + 4` of a row; 0 past its end.
+// The four values of a row from value `at` on; 0 beyond its end.
 __device__ __forceinline__ float4 load_four(const float* row, u32 at, u32 width, bool aligned) {
     if (aligned) return at < width ? __ldcs((const float4*)(row + at)) : make_float4(0, 0, 0, 0);
     return make_float4(at < width ? row[at] : 0, at + 1 < width ? row[at + 1] : 0, at + 2 < width ? row[at + 2] : 0,
@@ -51,7 +51,7 @@ __device__ __forceinline__ float distance_of(const Nearest& nearest, const float
         }
 #pragma unroll
         for (u32 step = 0; step < STEPS; ++step) {
-            // Where the row has ended, both are 0.
+            // Beyond the end of the row both values are 0.
             const float x = loaded[step].x - to.x, y = loaded[step].y - to.y, z = loaded[step].z - to.z, w = loaded[step].w - to.w;
             sums[step] += x * x;
             sums[step] += y * y;
@@ -74,7 +74,7 @@ __device__ __forceinline__ float distance_of(const Nearest& nearest, const float
 
 template <int QUEUE, int THREAD>
 __device__ __forceinline__ void nearest_rows(const Nearest& nearest) {
-    // Values past the point's end are 0.
+    // Values beyond the end of the point are 0.
     extern __shared__ float4 shared_point[];
     float* point = (float*)shared_point;
     const u32 padded = (nearest.width + 3) / 4 * 4;

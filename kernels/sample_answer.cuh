@@ -1,9 +1,25 @@
-// What was counted and copied -> the exact cell of each rank, a list for each cell, the key in its list.
+// From counts and copied keys to the exact cell of each rank, a list for each such cell, and the key in its list.
 #pragma once
 #include "sample_cells.cuh"
 #include "sample_devices.cuh"
 
 // ---------------------------------------------------------------- exact cells
+
+// Finds the cell that holds rank `r`, its place there, and its key if the cell has only one. `flagged`: whether the first read copied the
+// keys of the cell.
+__device__ __forceinline__ void locate_rank(const Query& query, const Control& control, const u32* first_cell, const u64* before, u32 cells,
+                                            u64 total, u32 r, u32 (&rank_cell)[MOST_RANKS], Target& target, bool& flagged) {
+    const u64 rank = query.ranks[r];
+    const u32 cell = last_at_most(before, cells, rank);
+    target.cell = cell;
+    target.inner = rank - before[cell];
+    target.count = (cell + 1 < cells ? before[cell + 1] : total) - before[cell];
+    cell_range(control, first_cell, cell, target.first, target.last);
+    target.where = target.first == target.last ? ANSWERED : OPEN;
+    flagged = control.flags[cell] != 0;
+    rank_cell[r] = cell;
+    if (target.where == ANSWERED) query.answers[r] = target.first;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_constant__ Query query) {
     after_kernels_before();
@@ -38,34 +54,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     }
     __syncthreads();
     if (control.mode == ONE_BRACKET || control.mode == ONE_BRACKET_KNOWN) {
-        // Of what lies beside the bracket only the sums are right.
+        // Outside of the bracket only the sums of counts are right.
         const u32 cell = last_at_most(before, cells, query.ranks[0]);
         if (cell < control.bracket_cells[0] || cell > control.bracket_cells[1]) {
             if (threadIdx.x == 0) control.outcome = OUTSIDE;
             return;
         }
     }
-    // A thread a rank; ranks are ascending, so those of one cell are neighbours and share a list.
+    // Each thread has a rank. Ranks are ascending, so those of one cell are neighbours and share a list.
     const u32 r = threadIdx.x;
     const bool is_rank = r < query.rank_count;
     Target target = {};
     bool flagged = false;
-    if (is_rank) {
-        const u64 rank = query.ranks[r];
-        const u32 cell = last_at_most(before, cells, rank);
-        target.cell = cell;
-        target.inner = rank - before[cell];
-        target.count = (cell + 1 < cells ? before[cell + 1] : total) - before[cell];
-        cell_range(control, first_cell, cell, target.first, target.last);
-        target.where = target.first == target.last ? ANSWERED : OPEN;
-        flagged = control.flags[cell] != 0;
-        rank_cell[r] = cell;
-        if (target.where == ANSWERED) query.answers[r] = target.first;
-    }
+    if (is_rank) locate_rank(query, control, first_cell, before, cells, total, r, rank_cell, target, flagged);
     __syncthreads();
     for (u32 c = threadIdx.x; c < cells; c += THREADS) control.flags[c] = 0;
     const bool head = is_rank && target.where == OPEN && (r == 0 || rank_cell[r - 1] != target.cell);
-    // Keys to be copied: heavy ones are not in `counts`. A cell too full for one block is left to ss_deepen.
+    // The number of keys to be copied: heavy keys are not in `counts`. A cell that is too full for one block is left to ss_deepen.
     const u64 expected = head ? counts[target.cell] : 0;
     const u64 most = max(query.kept / HOT_SHARE, u64(1 << 16));
     const bool fine = head && expected <= (query.devices == 1 ? most : most * query.devices * SPREAD_SHARE);
@@ -73,11 +78,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     const u64 second_before = block_scan(fine && !flagged ? expected : 0ull, partial, second);
     const u64 room = query.region * query.regions, free = room > copied ? room - copied : 0;
     const bool candidate = fine && (flagged || query.devices > 1 || second_before + expected <= free / 4 * 3);
-    // Several devices decide alike, and have nothing that deepens: a list that one of them has no room for is left open later.
+    // Several devices decide alike, and do not run ss_deepen. If one of them has no room for a list, its ranks stay open later.
     const u64 local = candidate ? control.counts[target.cell] : 0;
     const u64 start = block_scan(local, partial, second);
     const bool fits = start + local <= query.list_room, listed = candidate && (fits || query.devices > 1);
-    // Heads before this one, and lists before this one, in one scan.
+    // The numbers of heads and of lists before this one, in one scan.
     u64 numbers;
     const u64 number = block_scan(u64(head) << 32 | u64(listed), partial, numbers);
     const u32 list = u32(number), list_head = u32(number >> 32) + head - 1;
@@ -86,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
         control.list_start[list] = start;
         control.list_expected[list] = fits ? local : NO_ROOM;
         control.list_cell[list] = target.cell;
-        // The second read copies the cells that the first one did not.
+        // The second read copies the cells that the first one did not copy.
         if (!flagged && expected) {
             control.flags[target.cell] = FLAG;
             atomicAdd(&control.second_copy, expected);
@@ -111,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
 
 // ---------------------------------------------------------------- lists
 
-// One block a region.
+// One block for each region.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_constant__ Query query) {
     after_kernels_before();
     extern __shared__ uint4 shared_memory[];
@@ -147,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) now[j] = next[j];
         load(base + THREADS * UNROLL);
-        // At most 8 keys a thread between flushes, so that what is staged finds room even where all keys are wanted.
+        // At most 8 keys of each thread between flushes, so that staged keys have room even if all keys go to lists.
         constexpr u32 JOINED = WIDE >= 4 ? 2 : 4;
 #pragma unroll
         for (u32 j = 0; j < UNROLL; j += JOINED) {
@@ -174,7 +179,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_
 
 // ---------------------------------------------------------------- answers
 
-// The rank's key among those of `count` keys that it can be, and the heavy keys of its cell, which are counted but not listed.
+// The key of a rank among the `count` keys that each() visits and the heavy keys of its cell, which are counted but not listed. Only keys
+// in the range of the target count.
 template <class Each>
 __device__ Key select_target(const Query& query, const Target& target, Each each, u64 count, SelectScratch<Key>& scratch) {
     __shared__ Key heavy[HEAVY_ROUNDS];
@@ -184,7 +190,7 @@ __device__ Key select_target(const Query& query, const Target& target, Each each
     const u64* heavy_counts = heavy_counts_of_all(query);
     u64 inner = target.inner;
     __syncthreads();
-    // The first and the last key of a cell, such as those of the column, whose cells hold all that lies outside of the sample.
+    // The first and the last key of a cell need no selection. Those of the column lie in cells that hold all keys outside of the sample.
     if (inner == 0 || inner + 1 == target.count) {
         __shared__ Key ends[2][32];
         Key least = MAX_KEY, most = 0;
@@ -227,7 +233,7 @@ __device__ Key select_target(const Query& query, const Target& target, Each each
             if (lane_id() == 0 && own) atomicAdd(&less[h], own);
         }
         __syncthreads();
-        // inner counts listed and heavy keys; take off the heavy ones that lie below.
+        // `inner` counts listed and heavy keys; the heavy ones below are subtracted.
         u64 below = 0;
         for (u32 h = 0; h < heavies; ++h) {
             if (inner < below + less[h]) break;
@@ -263,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_select(const __grid_con
     if (target.where != LISTED) return;
     const u64 expected = control.list_expected[target.list];
     if (control.list_cursor[target.list] != expected) {
-        // Keys were dropped for want of room.
+        // Keys were dropped because there was no room.
         if (threadIdx.x == 0) {
             control.targets[blockIdx.x].where = OPEN;
             atomicAdd(&control.open, 1);

@@ -1,4 +1,4 @@
-// What the kernels of sample_select.cu and sample_finish.cu share: their structures, and the cells of keys.
+// The structures and the cell function that the kernels of sample_select.cu and sample_finish.cu share.
 #pragma once
 #include "common.cuh"
 
@@ -6,29 +6,32 @@ constexpr u32 MOST_CELLS = 16384;
 constexpr u32 ENTRIES = 2048;
 constexpr u32 MOST_RANKS = 1024;
 constexpr u32 MOST_BLOCKS = 1024;
-// Sets of two slots each.
+// Sets for heavy keys, of two slots each.
 constexpr u32 HEAVY_BITS = 9;
 constexpr u32 HEAVY_SETS = 1 << HEAVY_BITS;
 constexpr u32 HEAVY_SLOTS = 2 * HEAVY_SETS;
 [[maybe_unused]] constexpr u32 MOST_HEAVY = 512;
 [[maybe_unused]] constexpr u32 HOT_CELLS = 512;
 constexpr u32 HEAVY_ROUNDS = 6;
-// A cell with more than 1 in HOT_SHARE of all keys beside its heavy ones is deepened, not copied: one block selects in
-// it. At the end of deepening, 1 in DEEP_SHARE in all intervals together is copied.
+// A cell with more than 1 in HOT_SHARE of all keys, without its heavy ones, is not copied, because one block selects in it: ss_deepen
+// counts narrower intervals. At its end at most 1 in DEEP_SHARE of all keys is copied.
 constexpr u32 HOT_SHARE = 1024;
 [[maybe_unused]] constexpr u32 DEEP_SHARE = 256;
-// Of a cell, each of several devices may copy so much more, as none is deepened there.
+// With several devices each may copy so many times more keys of a cell, because ss_deepen does not run.
 [[maybe_unused]] constexpr u32 SPREAD_SHARE = 4;
-// Finest cell of an entry: 2^-15 of it, so that a cell number fits in 27 bits before the entry's offset is added.
+// The finest cell of an entry is 2^-15 of it, so that a cell number fits in 27 bits before the offset of the entry is added.
 [[maybe_unused]] constexpr u32 MOST_SPLIT = 15;
 constexpr u32 FLAG = 0x80000000u;
 constexpr u32 MOST_SUBCELLS = 16384;
 
-// How the read counts. COPY: atomics that return a counter's flag; REPEATED: neighbours fall into one cell, where these would
-// serialise, so the flag is loaded. HEAVY: heavy keys are looked up besides, before cells, as many keys are heavy. SOME_HEAVY: few
-// are, so keys of flagged cells alone are looked up, and all heavy keys are of such. KNOWN: there is one, and a compare finds it.
-// ONE_BRACKET: a single rank, whose flagged cells are one interval: two compares tell what lies below and above it, and only what
-// lies inside is looked at; with KNOWN: those that make up much of it are counted by compares too.
+// How the read counts.
+//   COPY         atomic operations return the counter with its flag
+//   REPEATED     neighbours fall into one cell, where such operations would wait for each other; so the flag is loaded
+//   HEAVY        many keys are heavy; they are looked up before cells
+//   SOME_HEAVY   few keys are heavy, and all are in flagged cells; so only keys of flagged cells are looked up
+//   KNOWN        there is one heavy key, and a comparison finds it
+//   ONE_BRACKET  there is one rank, whose flagged cells are one interval: two comparisons tell the keys below and above it, and only keys
+//                inside have a cell; with KNOWN, comparisons also find the keys that are much of it
 enum Mode : u32 {
     COUNT_ONLY,
     COUNT_COPY,
@@ -41,36 +44,39 @@ enum Mode : u32 {
     ONE_BRACKET_KNOWN,
 };
 constexpr u32 MOST_KNOWN = 2;
-// Of all sampled keys, 1 in so many is a known one.
+// A known key is more than 1 in so many of all sampled keys.
 [[maybe_unused]] constexpr u32 KNOWN_SHARE = 256;
 enum Where : u32 { OPEN, ANSWERED, LISTED };
-// Bits of Control::outcome. MISMATCH: fewer or more rows than `kept`: no answer is right then. OUTSIDE: the rank of
-// ONE_BRACKET lies outside of it, where nothing is known: no answer, the query is to be repeated with `counts_all`.
+// Bits of Control::outcome.
+//   MISSED    a cell had to be read again
+//   DEEPENED  ss_deepen counted narrower intervals
+//   MISMATCH  there are not `kept` rows, so no answer is right
+//   OUTSIDE   the rank of ONE_BRACKET lies outside of the bracket; the query has no answer and is repeated with `counts_all`
 enum Outcome : u32 { MISSED = 1, DEEPENED = 2, MISMATCH = 4, OUTSIDE = 8 };
 
-// A rank on its way: the keys it can be, how many there are, its place among them.
+// What is known of a rank: the range of its key, the number of keys in that range, and its place among them.
 struct Target {
     Key first, last;
     u64 count, inner;
     u32 where, list, cell, unused;
 };
 
-// Devices that select together, at most.
+// Most devices that select together.
 constexpr u32 MOST_DEVICES = 16;
-// Keys of a rank that are put together, at most.
+// Most keys of a rank that a device puts together.
 [[maybe_unused]] constexpr u32 MOST_FEW = 4096;
-// A list that a device has no room for.
+// Length of a list that a device has no room for.
 [[maybe_unused]] constexpr u64 NO_ROOM = ~0ull;
 
-// A disjoint interval of keys that ss_deepen still counts.
-// Its sub-cells: one below `low`, those between `low` and `high`, one above.
+// An interval of keys that ss_deepen counts; intervals are disjoint. Its sub-cells are one below `low`, those from `low` to `high`, and one
+// above.
 struct Piece {
     Key first, last, low, high;
     u64 count;
     u32 base, shift, cells, cell;
 };
 
-// Zeroed before ss_plan; the host sees only its size (ss_sizes) and the first three fields.
+// Zeroed before ss_draw. The host knows only its size (ss_sizes) and the first three fields.
 struct Control {
     u32 outcome, open, cells, mode;
     u64 second_copy;  // keys in regions by the second read
@@ -78,7 +84,7 @@ struct Control {
     Key low, least, most, bracket_first, bracket_last;
     u32 bracket_cells[2];
     Key known[MOST_KNOWN];
-    u32 known_slot[MOST_KNOWN];  // where their counts go, HEAVY_SLOTS: to their cell
+    u32 known_slot[MOST_KNOWN];  // slots of their counts; HEAVY_SLOTS: they count in their cell
     u32 samples, lists, heavies, repeats, pairs, barrier, pieces, deep_copy;
     u32 table[ENTRIES];
     u32 first_cell[ENTRIES + 1];
@@ -98,7 +104,7 @@ struct Control {
     Piece piece[MOST_RANKS];
     u64 sub_counts[MOST_SUBCELLS];
     Key sample[PLAN_SAMPLE];
-    // Of several devices together: what this one has drawn, what all have counted, and keys that are left of each rank.
+    // With several devices: the keys that this one has drawn, the counts of all, and the keys that are left of each rank.
     Key drawn[PLAN_SAMPLE];
     u32 drawn_keys, all_repeats, all_pairs;
     u64 all_counts[MOST_CELLS];
@@ -106,11 +112,11 @@ struct Control {
     u32 few_keys[MOST_RANKS];
 };
 
-// The same for every kernel of a query. Ranks are 0-based among present rows, ascending.
+// The parameter of all kernels of a query. Ranks count from 0 among present rows, ascending.
 struct Query {
     Column column;
     const u64* ranks;
-    u64 kept;            // present rows
+    u64 kept;            // number of present rows
     Control* control;
     Key* copied;         // gridDim.x regions (of ss_count) of `region` keys
     u64 region;
@@ -119,23 +125,23 @@ struct Query {
     Key* answers;
     u64 sample_lines;    // 128-byte lines of the large sample
     u32 rank_count;
-    u32 cells;           // most cells; 4 bytes of shared memory each, 8 in ss_resolve
+    u32 cells;           // most cells; each takes 4 bytes of shared memory, and 8 in ss_resolve
     u32 depth;           // keys a thread holds back before a flush; >= BATCH * VECTOR
     u32 stage;           // keys staged in shared memory by ss_refine and ss_deepen
     u32 regions;         // blocks of ss_count
     u32 seed;
     float sigmas;
-    u32 counts_all;      // 1: ONE_BRACKET is not to be used
-    u64 room;            // keys in regions of all devices
-    u64 tallies, few;    // of several devices: bytes from `control` to PARTS counts for each list, and to MOST_FEW keys for each rank
-    const Control* controls[MOST_DEVICES];  // of all devices, in their order
+    u32 counts_all;      // 1: ONE_BRACKET is not allowed
+    u64 room;            // keys that the regions of all devices have room for
+    u64 tallies, few;    // with several devices: bytes from `control` to PARTS counts for each list, and to MOST_FEW keys for each rank
+    const Control* controls[MOST_DEVICES];  // `control` of all devices, in their order
     const Key* lists[MOST_DEVICES];         // `listed` of all devices
-    u32 stripes;         // of the small sample
-    u32 device, devices;     // 0 and 1 for a column on one device
+    u32 stripes;         // stripes of the small sample
+    u32 device, devices;     // index of this device, and number of devices: 0 and 1 for a column on one device
     u32 unused;
 };
 
-// Keys of each cell, and of each heavy key, that are counted but in no cell; on all devices.
+// Counts of all devices: of each cell, and below of each heavy key, which is counted in no cell.
 [[maybe_unused]] __device__ __forceinline__ const u64* counts_of_all(const Query& query) {
     return query.devices > 1 ? query.control->all_counts : query.control->counts;
 }
@@ -143,15 +149,14 @@ struct Query {
     return query.devices > 1 ? query.control->all_heavy_counts : query.control->heavy_counts;
 }
 
-// For the host: how much to allocate, and whether its structures agree.
+// For the host, which allocates memory by these sizes and compares them with its structures.
 extern "C" __constant__ u32 ss_sizes[4] = {sizeof(Control), sizeof(Query), sizeof(Key), MOST_DEVICES};
 
 // ---------------------------------------------------------------- cells
 
-// The cell function with its constants in registers and its table in shared memory. As CellTable in
-// src/kernel/buckets.rs, but with base and top aligned to entries, so that the outer entries take all that lies outside
-// and no compare is left after the clamp. An entry packs (offset << 5 | shift): its cells number
-// (above >> shift) + offset, where `above` was first moved down to 32 bits.
+// The cell function, with its constants in registers and its table in shared memory. It is the CellTable of src/cells/table.rs with base
+// and top aligned to entries, so that the outer entries take all keys outside of the sample, and no comparison follows the clamp. An entry
+// packs (offset << 5 | shift): a cell has the number (above >> shift) + offset, where `above` was first shifted down to 32 bits.
 struct CellFunction {
     Key low, least, most;
     u32 pre, index_shift;
@@ -174,7 +179,7 @@ struct CellFunction {
     }
 };
 
-// The last of `count` ascending numbers that is at most `wanted`; the first one is.
+// Index of the last of `count` ascending numbers that is at most `wanted`. The first number is.
 template <class T>
 __device__ __forceinline__ u32 last_at_most(const T* numbers, u32 count, T wanted) {
     u32 low = 0, high = count;
@@ -185,7 +190,7 @@ __device__ __forceinline__ u32 last_at_most(const T* numbers, u32 count, T wante
     return low;
 }
 
-// The places of a thread among `count` of its block.
+// The range of a thread when `count` places are divided among the threads of a block.
 struct OwnPlaces {
     u32 from, to;
     __device__ __forceinline__ explicit OwnPlaces(u32 count) {
@@ -195,7 +200,7 @@ struct OwnPlaces {
     }
 };
 
-// Puts the sum of all numbers before it in place of each, and returns that of all. The caller synchronises, before and after.
+// Replaces each number by the sum of the numbers before it, and returns the sum of all. The caller synchronises before and after.
 template <class T>
 __device__ __forceinline__ T sums_before(T* numbers, const OwnPlaces& places, T* partial) {
     T own = 0, total;
@@ -209,12 +214,12 @@ __device__ __forceinline__ T sums_before(T* numbers, const OwnPlaces& places, T*
     return total;
 }
 
-// Copies first_cell to shared memory for cell_range; the caller synchronises.
+// Copies the first cells of entries to shared memory for cell_range. The caller synchronises.
 __device__ void load_first_cells(const Control& control, u32* first_cell) {
     for (u32 i = threadIdx.x; i <= control.entries; i += blockDim.x) first_cell[i] = control.first_cell[i];
 }
 
-// The keys of a cell, by a search of its entry.
+// The first and the last key of a cell, whose entry is searched for.
 __device__ void cell_range(const Control& control, const u32* first_cell, u32 cell, Key& first, Key& last) {
     const u32 from = last_at_most(first_cell, control.entries, cell);
     const u32 cells = first_cell[from + 1] - first_cell[from];

@@ -1,16 +1,16 @@
-// Ranks that are left: their intervals are counted narrower and narrower.
+// The ranks that are still open: narrower and narrower intervals around them are counted.
 #pragma once
 #include "sample_answer.cuh"
 
 // ---------------------------------------------------------------- deeper levels
 
-// Shared memory of ss_deepen, sized by the number of ranks and cells. What pieces are lies in arrays: lanes that look at few pieces
-// would wait for each other at structures.
+// Shared memory of ss_deepen, whose size depends on the number of ranks and cells. Pieces lie in one array for each member: with an array
+// of structures, lanes that look at few pieces would wait for each other.
 struct DeepMemory {
     Key *first, *last, *low, *high;
     u64* origin;
     u32 *place, *tally, *table, *counters;
-    u32* guide;  // of each cell: its first piece, and how many pieces << 16
+    u32* guide;  // of each cell: index of its first piece, and number of pieces << 16
     __device__ DeepMemory(void* shared, u32 ranks, u32 most_cells) {
         const u32 even = (ranks + 3) & ~3u;
         first = (Key*)shared;
@@ -31,7 +31,7 @@ struct DeepMemory {
         high[p] = piece.high;
         place[p] = piece.base << 8 | piece.shift;
     }
-    // The last of `count` pieces from `from` on that begins at or below the key.
+    // Index of the last of `count` pieces, from piece `from` on, that begins at or below the key.
     __device__ __forceinline__ u32 find(u32 from, u32 count, Key key) const {
         while (count > 1) {
             const u32 half = count / 2;
@@ -78,7 +78,7 @@ struct Deep {
         if (COPY && N > 1) staging.push(keys, list);
         if (COPY && N == 1) push_alone(keys[0], list[0]);
     }
-    // The last rows come without the whole warp.
+    // The last rows are visited by single lanes, not by the whole warp.
     __device__ void push_alone(Key key, u32 list) {
         if (list != NO_LIST) staging.out[staging.starts[list] + atomicAdd(&staging.cursors[list], 1ull)] = key;
     }
@@ -87,9 +87,9 @@ struct Deep {
     }
 };
 
-// By one block: the distinct intervals of the open ranks, their sub-cells by count, or, if they are few, their lists.
-// Sub-cells lie between the least and the greatest sampled key of an interval, so that a cluster far narrower than its
-// cell is resolved at once.
+// Finds the distinct intervals of the open ranks, and divides them into sub-cells by their counts, or plans their lists if they have few
+// keys; by one block. Sub-cells lie between the least and the greatest sampled key of an interval, so that a cluster far narrower than
+// its cell is resolved at once.
 __device__ void plan_pieces(const Query& query, Control& control, const DeepMemory& memory) {
     __shared__ u64 partial[33];
     const u32 r = threadIdx.x;
@@ -120,12 +120,12 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
     u32 share = 0, width = 0;
     if (head) {
         if (memory.low[p] <= memory.high[p]) low = memory.low[p], high = memory.high[p];
-        // Rounded down, no piece has more sub-cells than its share and 2.
+        // Rounded down, a piece has at most 2 sub-cells more than its share.
         const u32 spare = max(query.cells / 2, query.cells - min(query.cells, 4 * u32(pieces)));
         share = max(u32(double(target.count) / double(all) * spare), 2u);
         width = key_bits(high - low);
     }
-    // Rounded up, they fit where some pieces are narrower than their shares.
+    // Rounded up, sub-cells fit if some pieces are narrower than their shares.
     u64 base, total;
     for (u32 up = 1;; up = 0) {
         shift = width - min(bits_of(share) - 1 + up, width);
@@ -147,7 +147,7 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
     }
 }
 
-// By one block: each open rank moves to the sub-cell that holds it.
+// Moves each open rank to the sub-cell that holds it; by one block.
 __device__ void narrow_targets(const Query& query, Control& control, u64* before) {
     __shared__ u64 partial[33];
     for (u32 c = threadIdx.x; c < query.cells; c += THREADS) before[c] = control.sub_counts[c];
@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_deepen(const __grid_
             const bool leads = p == 0 || control.piece[p - 1].cell != piece.cell;
             atomicAdd(&memory.guide[piece.cell], (1u << 16) + (leads ? p : 0));
         }
-        // The sub-cells' counters, unused while copying, hold the staged keys.
+        // Staged keys lie in the counters of sub-cells, which are not used while keys are copied.
         const u32 room = min(query.cells * 4 / u32(sizeof(Key) + sizeof(u16)), STAGE_SHARE * THREADS) & ~7u;
         Staging staging{(Key*)memory.counters, (u16*)((Key*)memory.counters + room), memory.tally, memory.origin, &staged, room,
                         pieces, control.list_start, control.list_cursor, query.listed};

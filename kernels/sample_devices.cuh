@@ -1,24 +1,25 @@
-// A column on several devices, each with some of the rows. Each device runs the kernels of one device over its own rows; where they
-// need what all devices know they read it in the others' memory, once an event has said that it is there:
+// A column on several devices, each with some of the rows. Each device runs the kernels of one device over its own rows. Where a kernel
+// needs numbers of all devices, it reads them in the memory of the others, after an event has said that they are there:
 //
 //   ss_draw                  samples               -> ss_plan
 //   ss_sample                counts of samples     -> ss_brackets
 //   ss_count                 counts of all keys    -> ss_resolve, ss_extract, ss_refine: each device has its keys of each list
-//   ss_tally     block/list  counts of a list's parts -> ss_narrow: the part of a list that holds the rank
-//   ss_narrow    block/rank  the keys of that part -> ss_finish: the key of the rank
+//   ss_tally     block/list  counts of the parts of a list -> ss_narrow: finds the part that holds the rank
+//   ss_narrow    block/rank  the keys of that part -> ss_finish: finds the key of the rank
 //
-// So lists stay where they are. What a device decides follows from numbers that all devices have alike, in an order that no race
-// changes, so that all decide the same; ss_finish alone is dealt out. A rank whose list a device had no room for is left open.
+// So lists stay where they are. All devices decide alike, because they decide from the same numbers, in an order that no race changes. Only
+// the ranks of ss_finish are divided among the devices. If a device had no room for the list of a rank, the rank stays open.
 #pragma once
 #include "sample_cells.cuh"
 
-// Calls put(i, from[i]) for each i below `count`, by all threads of a block; another device's memory is far.
+// Calls put(i, from[i]) for each i below `count`, by all threads of a block, with many loads at once, as the memory of another device is
+// far.
 template <class T, class Put>
 __device__ __forceinline__ void each_of(const T* from, u64 count, Put put) {
     each_at<8>([&](u64 i) { return from[i]; }, count, put);
 }
 
-// The sampled keys of all devices, in the order of devices; by one block.
+// Collects the sampled keys of all devices, in the order of devices; by one block.
 __device__ void take_samples(const Query& query) {
     Control& control = *query.control;
     u32 before = 0;
@@ -32,7 +33,7 @@ __device__ void take_samples(const Query& query) {
     __syncthreads();
 }
 
-// Adds what the other devices have sampled to `sampled`; by one block, whose threads have each their own places.
+// Adds the counts of the samples of the other devices to `sampled`; by one block, in which each thread has its own places.
 __device__ void add_samples(const Query& query, u32* sampled) {
     Control& control = *query.control;
     for (u32 device = 0; device < query.devices; ++device) {
@@ -44,8 +45,8 @@ __device__ void add_samples(const Query& query, u32* sampled) {
     }
 }
 
-// What all devices have counted, in `counts` and for the kernels that come; by one block, whose threads have each their own places.
-// False, for all threads: heavy keys are not the same on all devices, which no data should bring about.
+// Adds up the counts of all devices, in `counts` and for the kernels that follow; by one block, in which each thread has its own places.
+// Returns false, to all threads, if heavy keys are not the same on all devices, which should not happen with any data.
 __device__ bool add_counts(const Query& query, u64* counts) {
     Control& control = *query.control;
     bool differ = false;

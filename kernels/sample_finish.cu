@@ -1,5 +1,5 @@
-// From counted cells and copied keys to the keys of the ranks: the other kernels of the sequence in sample_select.cu, and those that
-// several devices have beside it.
+// The kernels that find the keys of the ranks from counts and copied keys, as sample_select.cu explains, and the kernels that run only on
+// several devices.
 #include "sample_cells.cuh"
 #include "sample_answer.cuh"
 #include "sample_deepen.cuh"

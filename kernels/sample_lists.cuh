@@ -1,12 +1,12 @@
-// The lists of several devices stay where they are: their parts are counted, and what is left of a list is read from afar.
+// Selection in lists of several devices. Lists stay where they are: their parts are counted, and other devices read the keys of one part.
 #pragma once
 #include "sample_answer.cuh"
 
-// Parts of a list: those of the first digit of its keys.
+// Number of parts of a list: one for each value of the first digit of its keys.
 constexpr u32 PARTS = 1 << DIGIT_BITS;
 
-// The first digit of the keys of a list, which says the part that they lie in. The cells at both ends take all that lies outside of
-// the sample, so that a few scales hold most keys: there it is that of the logarithm of their distance from the cell beside.
+// The first digit of the keys of a list, which is the part that they lie in. The cells at both ends hold all keys outside of the sample,
+// where most keys can be of few magnitudes. There it is the digit of a logarithm of their distance from the neighbouring cell.
 struct Digit {
     static constexpr u32 FRACTION = KEY_BITS == 32 ? 6 : KEY_BITS == 64 ? 5 : 4;
     Key first, last;
@@ -19,7 +19,7 @@ struct Digit {
         is_least = shift > 0 && target.cell == 0;
         is_greatest = shift > 0 && !is_least && target.cell + 1 == control.cells;
     }
-    // Ascending: exact for few bits, then 2^FRACTION steps for each length in bits.
+    // An ascending function: exact for few bits, then 2^FRACTION steps for each number of bits.
     static __device__ __forceinline__ u32 scale(Key distance) {
         const u32 bits = key_bits(distance);
         if (bits <= FRACTION) return u32(distance);
@@ -30,7 +30,7 @@ struct Digit {
         if (is_least) return PARTS - 1 - scale(last - key);
         return is_greatest ? scale(key - first) : u32((key - first) >> shift);
     }
-    // The keys of a part.
+    // Narrows the range of the target to the keys of a part.
     __device__ void narrow(u32 part, Target& target) const {
         Key from = Key(part) << shift, width = (Key(1) << shift) - 1;
         if (is_least || is_greatest) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ Key* few_of(const Query& query, const Control& contro
     return (Key*)((char*)&control + query.few) + u64(rank) * MOST_FEW;
 }
 
-// Of each list by the first of the ranks that share it.
+// Counts the parts of each list, by the block of the first rank that shares it.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_tally(const __grid_constant__ Query query) {
     __shared__ u32 parts[PARTS];
     Control& control = *query.control;
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_tally(const __grid_cons
     for (u32 part = threadIdx.x; part < PARTS; part += THREADS) tallies[part] = parts[part];
 }
 
-// Each rank moves to the part that holds it, and the device's keys of that part are put together if they are few.
+// Moves each rank to the part that holds it, and puts this device's keys of that part together if they are few.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_constant__ Query query) {
     __shared__ u64 sums[PARTS], partial[33], before_part;
     __shared__ u32 chosen, cursor;
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_con
     for (u32 device = 0; device < query.devices; ++device)
         each_of(tallies_of(query, *query.controls[device], list), PARTS, [&](u64 part, u32 count) { sums[part] += count; });
     if (__syncthreads_or(misses)) {
-        // Keys were dropped for want of room.
+        // Keys were dropped because there was no room.
         if (threadIdx.x == 0) {
             control.targets[r].where = OPEN;
             atomicAdd(&control.open, 1);
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_con
     digit.narrow(chosen, target);
     target.inner -= before_part;
     if (target.first == target.last) {
-        // All keys of the part are one.
+        // The part has only one key.
         target.where = ANSWERED;
         if (threadIdx.x == 0) query.answers[r] = target.first;
     }
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_con
     });
 }
 
-// Keys of a rank, device by device.
+// Visits the keys of a rank, device by device.
 struct EachOfAll {
     const Key* const* keys;
     const u64* counts;
@@ -148,7 +148,8 @@ struct EachOfAll {
     }
 };
 
-// The keys that are left of each rank, dealt out to the devices; where a device has many of them, the list that has them among others.
+// Selects among the keys that are left of each rank. Ranks are divided among the devices. If a device has many such keys, they are read in
+// its list, among others.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_finish(const __grid_constant__ Query query) {
     __shared__ SelectScratch<Key> scratch;
     __shared__ const Key* keys[MOST_DEVICES];

@@ -1,11 +1,11 @@
-// Samples of a column, and what they make: cells, and brackets that hold each rank with near certainty.
+// Samples of a column, and what follows from them: cells, and flagged cells that hold each rank with near certainty.
 #pragma once
 #include "sample_cells.cuh"
 #include "sample_devices.cuh"
 
 // ---------------------------------------------------------------- plan
 
-// PLAN_SAMPLE threads in all: one block alone would wait long for so many misses.
+// By PLAN_SAMPLE threads in all: one block alone would wait long for so many cache misses.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_draw(const __grid_constant__ Query query) {
     after_kernels_before();
     Control& control = *query.control;
@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
             most = keys[j] > most ? keys[j] : most;
         }
     block_range(least, most, ends);
-    // Nothing sampled: equal entries over all keys.
+    // Without a sample, entries are equal over all keys.
     if (total == 0) least = 0, most = MAX_KEY;
-    // Two entries are kept for what lies outside the sample's range.
+    // Two entries are left for the keys outside the range of the sample.
     const u32 width = key_bits(most - least);
     u32 shift = width > 11 ? width - 11 : 0;
     while (Key(most >> shift) - Key(least >> shift) > ENTRIES - 3) ++shift;
@@ -48,9 +48,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
     for (u32 j = 0; j < SHARE; ++j)
         if (j * THREADS + threadIdx.x < total) atomicAdd(&mass[u32((keys[j] - low) >> shift)], 1);
     __syncthreads();
-    // The greatest power of two within an entry's share of the cells, but no cell narrower than a key. Rounding down
-    // leaves cells over: shares are a little more than there are cells, and half of a neighbour's at least, as on slopes a sample
-    // misses entries that hold many keys; unless that is too much.
+    // An entry gets the greatest power of two within its share of the cells, but no cell is narrower than a key. As rounding down leaves
+    // cells over, shares add up to a little more than the cells. An entry gets at least half of the share of a neighbour, because on
+    // slopes a sample misses entries that hold many keys. If that makes too many cells, shares are smaller.
     const u32 spare = query.cells - ENTRIES, pre = KEY_BITS > 32 && shift > MOST_SPLIT ? shift - MOST_SPLIT : 0;
     u32 splits[2], cells, next;
     for (u32 attempt = 0;; ++attempt) {
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
             own += entry < entries ? 1u << splits[j] : 0;
         }
         next = block_scan(own, partial, cells);
-        // The last attempt's shares are no more than there are cells.
+        // The shares of the last attempt add up to no more than the cells.
         if (cells <= query.cells || attempt == 2) break;
     }
     for (u32 j = 0; j < 2; ++j) {
@@ -142,38 +142,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_sample(const __grid_con
 
 // ---------------------------------------------------------------- brackets
 
-// Sampled keys of a cell, of which more than 1 in so many, or in a quarter of the cells, makes it hot, but no fewer than these.
+// A flagged cell is hot if it has more than 1 in CROWDED_SHARE of all sampled keys, or more than 1 in a quarter of the number of cells, and
+// at least LEAST_CROWDED of them.
 constexpr u32 CROWDED_SHARE = 2048;
 constexpr u32 LEAST_CROWDED = 32;
-// Repeats of a heavy key in the small sample, and of its cell's sampled keys 1 in so many.
+// A heavy key occurs at least LEAST_SEEN times in the small sample, and is at least 1 in HEAVY_SHARE of the sampled keys of its cell.
 constexpr u32 LEAST_SEEN = 2;
 constexpr u32 HEAVY_SHARE = 16;
-// Of all sampled keys 1 in so many is heavy: then they are looked up first.
+// If at least 1 in so many of all sampled keys is heavy, heavy keys are looked up before cells.
 constexpr u32 MOSTLY_HEAVY = 2;
 
-// Bits of each multiplier, also where there are no heavy keys: key 1 is then not of set 0, where it means that a slot is free.
+// Bits that are set in each multiplier, also without heavy keys. With them key 1 does not belong to set 0, where it marks a free slot.
 constexpr u32 LEAST_MULTIPLIER = 0x80000001u;
-// Hash functions that a warp tries.
+// Number of hash functions that a warp tries.
 constexpr u32 TRIES = 4;
 
 __device__ __forceinline__ u32 heavy_set(Key key, u32 multiplier) { return fold_key(key) * multiplier >> (32 - HEAVY_BITS); }
 
 struct HeavyScratch {
-    u32 guess[HOT_CELLS], seen[HOT_CELLS], explained[HOT_CELLS], drawn[HOT_CELLS];  // drawn: sampled keys of the cell
-    u32 key[MOST_HEAVY];  // sampled index
-    u16 hot[MOST_HEAVY], weight[MOST_HEAVY];  // hot cell, repeats
+    u32 guess[HOT_CELLS], seen[HOT_CELLS], explained[HOT_CELLS], drawn[HOT_CELLS];  // drawn: sampled keys of the hot cell
+    u32 key[MOST_HEAVY];  // index in the sample
+    u16 hot[MOST_HEAVY], weight[MOST_HEAVY];  // number of the hot cell; repeats
     union {
-        u32 taken[THREADS / 32][2][HEAVY_SETS / 32];  // sets with a key, and with two
+        u32 taken[THREADS / 32][2][HEAVY_SETS / 32];  // bitmaps of the sets with one key, and with two
         u16 set[MOST_HEAVY];
     };
-    u32 fewest[THREADS / 32], multiplier[THREADS / 32];  // of a warp: keys without a slot, by its best hash function
+    u32 fewest[THREADS / 32], multiplier[THREADS / 32];  // of each warp: keys without a slot by its best hash function, and that function
     u32 count, heaviest[MOST_KNOWN];  // repeats << 16 | slot
 };
-static_assert(sizeof(HeavyScratch) <= 16656, "HEAVY_SCRATCH of src/kernel/cuda/select.rs");
+static_assert(sizeof(HeavyScratch) <= 16656, "HEAVY_SCRATCH of src/kernel/cuda/shape.rs");
 
-// Heavy keys of the hot cells, among the sampled keys: any sampled key is the guess of its cell, its repeats are
-// counted, and it leaves; a key that makes up most of a cell is guessed soon. A guess that is missed costs time only. What comes
-// out depends on the sample alone, not on which thread is first: devices that select together have the same heavy keys.
+// Finds heavy keys of the hot cells among the sampled keys. In each round one sampled key of each cell is the guess; its repeats are
+// counted and removed. A key that is most of a cell is guessed soon. A heavy key that is never guessed only costs time. The result depends
+// only on the sample, not on the order of threads, so that devices that select together have the same heavy keys.
 __device__ void find_heavy(Control& control, const CellFunction& cell_of, const u16* mark, u32 hots, HeavyScratch& scratch) {
     constexpr u32 SHARE = PLAN_SAMPLE / THREADS;
     u32 hot[SHARE];
@@ -194,7 +195,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
     for (u32 round = 0; round < HEAVY_ROUNDS; ++round) {
         for (u32 h = threadIdx.x; h < hots; h += THREADS) scratch.seen[h] = scratch.guess[h] = 0;
         __syncthreads();
-        // The last one of a cell; most threads see a later one and need not vie for it.
+        // The guess is the last key of the cell. Most threads see a later one and need no atomic operation.
 #pragma unroll
         for (u32 j = SHARE; j-- > 0;) {
             const u32 i = j * THREADS + threadIdx.x;
@@ -211,7 +212,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
         const u32 h = threadIdx.x;
         const bool found = h < hots && scratch.seen[h] >= LEAST_SEEN && scratch.seen[h] * HEAVY_SHARE >= scratch.drawn[h];
         const u32 more = __syncthreads_count(found);
-        // All or none of a round: no race decides which.
+        // All keys of a round are taken, or none, so that no race decides which.
         if (scratch.count + more > MOST_HEAVY) break;
         __syncthreads();
         if (found) {
@@ -223,7 +224,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
         __syncthreads();
         if (more == 0 && round >= 2) break;
     }
-    // Two slots a set, so that a lookup is one load: of many hash functions, the one that leaves out the fewest keys.
+    // A set has two slots, so that a lookup is one load. Of many hash functions the one is taken that leaves out the fewest keys.
     const u32 count = scratch.count, warp = threadIdx.x / 32;
     u32 fewest = count + 1, its = 0;
     for (u32 turn = 0; turn < TRIES && fewest > 0; ++turn) {
@@ -250,7 +251,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
     for (u32 i = threadIdx.x; i < count; i += THREADS)
         scratch.set[i] = u16(heavy_set(control.sample[scratch.key[i]], multiplier));
     __syncthreads();
-    // The order in a set is that of the sample.
+    // The order of keys in a set is that of the sample.
     u32 own = 0;
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
         const u32 set = scratch.set[i];
@@ -260,7 +261,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
         const u32 slot = 2 * set + before;
         control.heavy_used[slot] = 1;
         control.heavy[slot] = control.sample[scratch.key[i]];
-        // One less: where few keys were drawn, one that repeats by chance explains little.
+        // One less, because with few sampled keys a key that repeats by chance explains little.
         atomicAdd(&scratch.explained[scratch.hot[i]], scratch.weight[i] - 1u);
         if (u32(scratch.weight[i]) * KNOWN_SHARE > control.samples) own = u32(scratch.weight[i]) << 16 | slot;
     }
@@ -272,6 +273,72 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
     __syncthreads();
     if (own && own != scratch.heaviest[0]) atomicMax(&scratch.heaviest[1], own);
     __syncthreads();
+}
+
+// Flags the cells that hold each rank with near certainty. `before` has the sampled keys below each cell and, at the end, `total`, the
+// number of all; `range` gets the first and the last of the flagged cells of each rank.
+__device__ __forceinline__ void flag_cells_of_ranks(const Query& query, u32 cells, const u32* before, u32 total,
+                                                    u16 (&range)[2][MOST_RANKS], u16* mark) {
+    for (u32 r = threadIdx.x; r < query.rank_count; r += THREADS) {
+        const double expected = (double(query.ranks[r]) + 0.5) / double(query.kept) * total;
+        const double spread = query.sigmas * sqrt(fmax(expected * (1.0 - expected / total), 0.0)) + 2.0;
+        const double low = expected - spread, high = expected + spread;
+        range[0][r] = low <= 0.0 ? 0 : last_at_most(before, cells, u32(low));
+        range[1][r] = high >= total ? cells - 1 : last_at_most(before, cells, u32(high));
+    }
+    __syncthreads();
+    for (u32 r = threadIdx.x / 32; r < query.rank_count; r += THREADS / 32)
+        for (u32 c = range[0][r] + lane_id(); c <= range[1][r]; c += 32) mark[c] = 1;
+    __syncthreads();
+}
+
+// Marks flagged cells with more than 1 in `crowded` of all sampled keys as hot, and takes the flag from cells of one key. Of these,
+// `single` gets the one with the most sampled keys, if there is one rank.
+__device__ __forceinline__ void mark_crowded_cells(const Query& query, const Control& control, const u32* first_cell, u32 cells,
+                                                   const u32* before, u32 total, u32 crowded, u16* mark, u64& single) {
+    for (u32 c = threadIdx.x; c < cells; c += THREADS) {
+        if (!mark[c]) continue;
+        Key first, last;
+        cell_range(control, first_cell, c, first, last);
+        const u32 inside = before[c + 1] - before[c];
+        if (first == last) {
+            mark[c] = 0;
+            if (query.rank_count == 1) atomicMax(&single, u64(inside) << 32 | c);
+        } else if (inside >= LEAST_CROWDED && u64(inside) * crowded > total) {
+            mark[c] = 2;
+        }
+    }
+    __syncthreads();
+}
+
+// Numbers the hot cells in their order, the fullest first if there are more than HOT_CELLS: devices that select together take the same
+// ones. Mark 2 of the cell with number h becomes 2 + h, and 1 where there is no number left. Returns how many have a number.
+__device__ __forceinline__ u32 number_hot_cells(const OwnPlaces& places, const u32* before, u32 total, u32 crowded, u32* partial, u16* mark,
+                                                u32 (&hot_cell)[HOT_CELLS]) {
+    u32 hots, full = 0;
+    auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
+    auto number = [&](bool others, u32& all) {
+        u32 own = 0;
+        for (u32 c = places.from; c < places.to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
+        return block_scan(own, partial, all);
+    };
+    u32 first = number(false, hots), other = 0;
+    if (hots > HOT_CELLS) {
+        do {
+            crowded /= 2;
+            first = number(false, full);
+        } while (full > HOT_CELLS);
+        other = full + number(true, hots);
+        hots = HOT_CELLS;
+    }
+    for (u32 c = places.from; c < places.to; ++c) {
+        if (mark[c] != 2) continue;
+        const u32 h = is_full(c) ? first++ : other++;
+        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
+        if (h < HOT_CELLS) hot_cell[h] = c;
+    }
+    __syncthreads();
+    return hots;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_constant__ Query query) {
@@ -302,57 +369,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         if (threadIdx.x == 0) control.mode = COUNT_ONLY;
         return;
     }
-    for (u32 r = threadIdx.x; r < query.rank_count; r += THREADS) {
-        const double expected = (double(query.ranks[r]) + 0.5) / double(query.kept) * total;
-        const double spread = query.sigmas * sqrt(fmax(expected * (1.0 - expected / total), 0.0)) + 2.0;
-        const double low = expected - spread, high = expected + spread;
-        range[0][r] = low <= 0.0 ? 0 : last_at_most(before, cells, u32(low));
-        range[1][r] = high >= total ? cells - 1 : last_at_most(before, cells, u32(high));
-    }
-    __syncthreads();
-    for (u32 r = threadIdx.x / 32; r < query.rank_count; r += THREADS / 32)
-        for (u32 c = range[0][r] + lane_id(); c <= range[1][r]; c += 32) mark[c] = 1;
-    __syncthreads();
-    u32 crowded = min(CROWDED_SHARE, query.cells / 4);
-    for (u32 c = threadIdx.x; c < cells; c += THREADS) {
-        if (!mark[c]) continue;
-        Key first, last;
-        cell_range(control, first_cell, c, first, last);
-        const u32 inside = before[c + 1] - before[c];
-        if (first == last) {
-            mark[c] = 0;
-            if (query.rank_count == 1) atomicMax(&single, u64(inside) << 32 | c);
-        } else if (inside >= LEAST_CROWDED && u64(inside) * crowded > total) {
-            mark[c] = 2;
-        }
-    }
-    __syncthreads();
-    // Numbered in their order, the fullest ones first where they are too many: devices that select together take the same ones.
-    u32 hots, full = 0;
-    auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
-    auto number = [&](bool others, u32& all) {
-        u32 own = 0;
-        for (u32 c = places.from; c < places.to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
-        return block_scan(own, partial, all);
-    };
-    u32 first = number(false, hots), other = 0;
-    if (hots > HOT_CELLS) {
-        do {
-            crowded /= 2;
-            first = number(false, full);
-        } while (full > HOT_CELLS);
-        other = full + number(true, hots);
-        hots = HOT_CELLS;
-    }
-    for (u32 c = places.from; c < places.to; ++c) {
-        if (mark[c] != 2) continue;
-        const u32 h = is_full(c) ? first++ : other++;
-        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
-        if (h < HOT_CELLS) hot_cell[h] = c;
-    }
-    __syncthreads();
+    flag_cells_of_ranks(query, cells, before, total, range, mark);
+    const u32 crowded = min(CROWDED_SHARE, query.cells / 4);
+    mark_crowded_cells(query, control, first_cell, cells, before, total, crowded, mark, single);
+    const u32 hots = number_hot_cells(places, before, total, crowded, partial, mark, hot_cell);
     if (hots) find_heavy(control, cell_of, mark, hots, scratch);
-    // What heavy keys do not explain would be copied; a cell with too much of it is only counted, and deepened later.
+    // Keys that are not heavy would be copied. A cell with too many of them is only counted, and ss_deepen looks into it later.
     u32 wanted = 0, all_wanted, heavy = 0, all_heavy;
     for (u32 h = threadIdx.x; h < hots; h += THREADS) {
         const u32 c = hot_cell[h], inside = before[c + 1] - before[c], drawn = max(scratch.drawn[h], 1u);
@@ -375,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     if (threadIdx.x == 0) {
         const bool alone = query.devices == 1;
         const double pairs = alone ? control.pairs : control.all_pairs, repeats = alone ? control.repeats : control.all_repeats;
-        // Repeats of neighbouring rows that chance does not explain.
+        // Neighbouring rows repeat cells more often than by chance.
         const double excess = 0.05 * pairs;
         const bool repeated = repeats > excess;
         const u32 least = range[0][0], greatest = range[1][0];
@@ -386,7 +408,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
             control.known_slot[known] = scratch.heaviest[known] & 0xffff;
             control.known[known] = control.heavy[control.known_slot[known]];
         }
-        // Of pairs of rows that many have the one heavy key both.
+        // In this share of the pairs of neighbouring rows both have the one heavy key.
         const double share = known ? double(scratch.heaviest[0] >> 16) / control.samples : 0.0;
         const bool alone_known = known && control.heavies == 1 && repeats < share * share * pairs + excess;
         if (one) {
@@ -399,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
                 cell_range(control, first_cell, u32(single), control.known[known], unused);
                 control.known_slot[known++] = HEAVY_SLOTS;
             }
-            // A key outside stands for none.
+            // A key outside of the bracket means that there is no known key.
             for (u32 i = known; i < MOST_KNOWN; ++i)
                 control.known[i] = least > 0 ? control.bracket_first - 1 : control.bracket_last + 1;
         }

@@ -1,11 +1,11 @@
-// The one read of a column, or the second: counts the keys of all cells, copies those of flagged ones.
+// The read of a column: counts the keys of all cells and copies those of flagged cells. A second read only copies.
 #pragma once
 #include "sample_cells.cuh"
 #include "sample_plan.cuh"
 
 // ---------------------------------------------------------------- the read
 
-// Shared memory of both reads: what has a fixed place first, then the counters and `depth` keys a thread.
+// Shared memory of both reads: first the members with a fixed place, then the counters, and `depth` keys for each thread.
 struct PassMemory {
     struct alignas(2 * sizeof(Key) < 16 ? 2 * sizeof(Key) : 16) Set {
         Key first, second;
@@ -14,7 +14,7 @@ struct PassMemory {
     u32 table[ENTRIES];
     u32 counters[1];
 
-    // The slot of a heavy key, HEAVY_SLOTS for all others.
+    // The slot of a heavy key; HEAVY_SLOTS for other keys.
     __device__ __forceinline__ u32 slot_of(Key key, u32 multiplier) const {
         const u32 set = heavy_set(key, multiplier);
         const Set both = heavy[set];
@@ -26,8 +26,8 @@ template <u32 MODE>
 struct Pass {
     CellFunction cell_of;
     PassMemory& memory;
-    Key* columns;  // keys held back: of one thread THREADS apart
-    u32* filled;   // shared: keys in this block's region
+    Key* columns;  // keys held back; those of one thread are THREADS apart
+    u32* filled;   // shared: number of keys in this block's region
     Key* out;
     u32 region, limit, multiplier;
     Key known;
@@ -52,7 +52,7 @@ struct Pass {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     u32* counter = &memory.counters[cell[i]];
-                    // A counter for each lane, as they would wait for each other.
+                    // Each lane has a counter of its own, because lanes would wait for each other.
                     if (MODE == COUNT_COPY_KNOWN && keys[i] == known) counter = &memory.heavy_count[lane_id()];
                     flag[i] = present >> i & 1 ? atomicAdd(counter, 1) : 0;
                 }
@@ -93,7 +93,7 @@ struct Pass {
     __device__ __forceinline__ void batch() {
         if (MODE != COUNT_ONLY && __any_sync(ALL_LANES, held > limit)) flush();
     }
-    // Row by row of the warp's columns, so that neighbours write neighbours.
+    // Writes row by row of the keys held back, so that neighbouring lanes write neighbouring places.
     __device__ __forceinline__ void flush() {
         const u32 count = held / THREADS, all = warp_sum(count);
         u32 at = 0;
@@ -110,7 +110,7 @@ struct Pass {
     }
 };
 
-// The visitor of a single rank, with so many known keys.
+// The visitor for a single rank, with KNOWN known keys.
 template <int KNOWN>
 struct OneBracket {
     Pass<COUNT_COPY> pass;
@@ -158,7 +158,7 @@ struct OneBracket {
                 }
     }
     __device__ __forceinline__ void batch() { pass.batch(); }
-    // All keys outside are put into the cells beside the bracket: only the sums matter.
+    // All keys outside are counted in the cells next to the bracket, because only the sums matter.
     __device__ void finish(const Control& control) {
         pass.flush();
         add(pass.memory.counters + control.bracket_cells[0] - 1, below);
@@ -197,7 +197,8 @@ __device__ __forceinline__ void run_one(const Query& query, const CellFunction& 
     one.finish(*query.control);
 }
 
-// Counters begin with their flags; a free slot of the heavy keys holds a key of another set: no key at all could mark it.
+// Fills the shared memory. Counters start with their flags. A free slot for heavy keys holds a key of another set, because every key is
+// possible and none is left to mark it.
 __device__ __forceinline__ void load_pass(const Query& query, PassMemory& memory, u32* filled) {
     const Control& control = *query.control;
     for (u32 i = threadIdx.x; i < control.cells; i += THREADS) memory.counters[i] = control.flags[i];

@@ -1,40 +1,40 @@
-// Records of 64 or 128 bits in order, by digits of up to 8 bits from the lowest on (least significant digit first, stable):
-// as many passes as it takes for the bits that tell records apart, whatever the data are. Then where groups begin, which are
-// the upper bits of a record, and records at given places.
+// Sorts records of 64 or 128 bits by digits of up to 8 bits, the least significant digit first (a stable radix sort). The number of passes
+// follows from the bits that records use, not from the data. Then finds where groups begin, whose codes are the upper bits of records, and
+// copies the records at given places.
 //
-//   so_count    for each block, how often each digit occurs in its share
-//   so_scan     for each digit: sums over the blocks before, and over all
-//   so_scatter  each record to its place
-//   so_tally    for each block, how many groups begin in its share; so_scan sums up
-//   so_heads    where groups begin, in order, and their numbers
-//   so_pick     records at places
+//   so_count    counts, for each block, how often each value of the digit occurs in its share
+//   so_scan     for each value of the digit: sums of the counts over the blocks before, and over all
+//   so_scatter  moves each record to its place
+//   so_tally    counts, for each block, the groups that begin in its share; so_scan adds up
+//   so_heads    lists the first record and the code of each group, in order
+//   so_pick     copies the records at given places
 //
-// A share is a range of tiles, the same in so_count and so_scatter, and in so_tally and so_heads. A tile is put in order in
-// shared memory, so that what goes to one digit leaves together.
+// A share is a range of tiles, the same in so_count and so_scatter, and in so_tally and so_heads. A tile is sorted in shared memory, so
+// that records with the same digit are written together.
 #include "common.cuh"
 
 constexpr u32 DIGITS = 256;
 constexpr u32 SORT_THREADS = 512;
 constexpr u32 WARPS = SORT_THREADS / 32;
 constexpr u32 ITEMS = 80 / sizeof(Key);
-constexpr u32 PLACE_BITS = 16;  // of a record in its tile
+constexpr u32 PLACE_BITS = 16;  // bits of the place of a record in its tile
 constexpr u32 SORT_TILE = SORT_THREADS * ITEMS;
 
 struct Sort {
     const Key* from;
     Key* to;
     u64 count;
-    u64 tiles;     // of a block's share
-    u64* counters; // a row for each digit, of a number for each block
-    u64* totals;   // a number for each row
-    u64* starts;   // of so_heads: where each group begins
-    u64* codes;    // of so_heads: its number
+    u64 tiles;     // tiles of a block's share
+    u64* counters; // a row for each value of the digit, with a number for each block
+    u64* totals;   // the sum of each row
+    u64* starts;   // of so_heads: first record of each group
+    u64* codes;    // of so_heads: code of each group
     const u64* places; // of so_pick
     Key* picked;
     u64 picks;
     u32 shift, digit_bits;
-    u32 blocks;    // of so_count and so_scatter, or of so_tally and so_heads: a row's length
-    u32 bits;      // below the number of a group
+    u32 blocks;    // blocks of so_count and so_scatter, or of so_tally and so_heads: the length of a row
+    u32 bits;      // bits of a record below the code of its group
 };
 
 extern "C" __constant__ u32 so_sizes[4] = {sizeof(Sort), sizeof(Key), SORT_TILE, (SORT_TILE * sizeof(Key)) + WARPS * DIGITS * 4};
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) so_count(const __grid
     for (u32 bin = threadIdx.x; bin < DIGITS; bin += SORT_THREADS) sort.counters[u64(bin) * sort.blocks + blockIdx.x] = bins[bin];
 }
 
-// One block a row.
+// One block for each row.
 extern "C" __global__ void __launch_bounds__(THREADS) so_scan(const __grid_constant__ Sort sort) {
     __shared__ u64 partial[33];
     u64* row = sort.counters + u64(blockIdx.x) * sort.blocks;
@@ -94,10 +94,11 @@ __device__ __forceinline__ u32 peers_of(u32 digit, u32 digit_bits) {
     return peers;
 }
 
-// A tile is 40 KB, what warps count is 16: all that a block of the least device has. With a third block, registers spill.
+// A tile takes 40 KB and the counters of warps 16 KB, which is all that a block has on the smallest device. With a third block on a
+// multiprocessor, registers spill.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const __grid_constant__ Sort sort) {
     extern __shared__ uint4 shared_memory[];
-    __shared__ u64 target[DIGITS];   // where the next record of a digit goes, less its place in the tile
+    __shared__ u64 target[DIGITS];   // of each digit: place of its first record among all, less that in the tile
     __shared__ u64 wide[33];
     __shared__ u32 partial[33];
     Key* ordered = (Key*)shared_memory;
@@ -106,14 +107,14 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const _
     u32* own = counters + warp * DIGITS;
     u64 from, end;
     share_of(sort, from, end);
-    // Digits in their order, and within a digit the blocks before.
+    // Records with lower digits come before, and of the same digit those of the blocks before.
     u64 all;
     const u64 first = block_scan(threadIdx.x < DIGITS ? sort.totals[threadIdx.x] : 0ull, wide, all);
     u64 next = threadIdx.x < DIGITS ? first + sort.counters[u64(threadIdx.x) * sort.blocks + blockIdx.x] : 0;
     for (u64 base = from; base < end; base += SORT_TILE) {
         const u32 here = u32(min(u64(SORT_TILE), end - base));
         Key records[ITEMS];
-        u32 ranks[(ITEMS + 1) / 2];  // two in each: registers are what limits a thread
+        u32 ranks[(ITEMS + 1) / 2];  // two in each, because a thread has few registers
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {
             const u32 i = warp * (32 * ITEMS) + j * 32 + lane_id();
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const _
         __syncwarp();
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {
-            // Records beyond the end come last of the greatest digit.
+            // Records beyond the end come last, with the greatest digit.
             const u32 digit = digit_of(sort, records[j]);
             const u32 peers = peers_of(digit, sort.digit_bits), below = __popc(peers & lanes_below());
             const u32 seen = own[digit];
@@ -134,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const _
             ranks[j / 2] = j % 2 ? ranks[j / 2] | rank << PLACE_BITS : rank;
         }
         __syncthreads();
-        // Of each digit: the records of warps before, and of digits before.
+        // For each digit: the number of records of the warps before, and of lower digits.
         u32 mine = 0;
         if (threadIdx.x < DIGITS)
             for (u32 w = 0; w < WARPS; ++w) {
@@ -194,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) so_heads(const __grid
     for (u64 base = from; base < end; base += SORT_THREADS) {
         const u64 at = base + threadIdx.x;
         const bool head = at < end && is_head(sort, at);
-        // Most shares of long groups have none.
+        // If groups are long, no group begins in most shares.
         if (!__syncthreads_or(head)) continue;
         u32 total;
         const u32 before = block_scan(u32(head), partial, total);

@@ -1,15 +1,16 @@
-// The k greatest keys with their rows (the least with DESCENDING); among equal keys the smaller rows. Order of output free.
+// The k greatest keys with their rows (the least with DESCENDING); among equal keys the smaller rows. The output has any order.
 //
-//   tk_draw       8192 thr.  a small sample
-//   tk_coarse     one block  its order statistic: a floor for the large sample
-//   tk_sample     grid       a large sample: keys above the floor
-//   tk_threshold  2 blocks   its order statistics: a threshold that at least k keys reach, with near certainty, and a ceiling that fewer do
-//   tk_filter     grid       the one read: keys above the threshold with their rows; keys equal to it counted by chunk
-//   tk_select     grid       the k-th candidate; or which chunks' ties complete the candidates
-//   tk_emit       grid       the answer
+//   tk_draw       8192 thr.  draws a small sample
+//   tk_coarse     one block  selects an order statistic of it: a floor for the large sample
+//   tk_sample     grid       draws a large sample, and keeps its keys above the floor
+//   tk_threshold  2 blocks   selects order statistics of it: a threshold that at least k keys reach, with near certainty, and a ceiling
+//                            that fewer than k keys exceed
+//   tk_filter     grid       the one read: keeps keys above the threshold with their rows, counts keys equal to it in each chunk
+//   tk_select     grid       finds the k-th candidate, or the chunks whose ties complete the candidates
+//   tk_emit       grid       writes the answer
 //
-// Where Control::outcome is not 0, the threshold is set to the k-th key itself, found by sample_select.cu, and the last
-// three steps run again: fewer than k lie above.
+// If TopControl::outcome is not 0, the host has sample_select.cu find the k-th key, sets the threshold to it, and runs the last three steps
+// again; fewer than k keys lie above it.
 #include "common.cuh"
 
 constexpr u32 FINE_ROOM = 65536;
@@ -25,16 +26,16 @@ struct TieWork {
     u64 start;
 };
 
-// Zeroed before tk_draw; before the second tk_filter too, with `threshold` set.
+// Zeroed before tk_draw, and again before a second tk_filter, with `threshold` set.
 struct TopControl {
     u32 outcome, samples, fine, equal;
     u64 candidates, emitted, works;
-    u64 more_ties;  // 1 if rows equal to the k-th may have been left out
+    u64 more_ties;  // 1 if there may be other rows that tie with the k-th
     Key coarse, threshold, kth;
     Key ceiling;   // fewer than k keys lie above it, with near certainty
-    u64 last_row;  // of the candidates equal to kth, those up to this row count
-    u32 nears;     // candidates up to the ceiling
-    u32 listed;    // blocks of tk_select that have listed theirs
+    u64 last_row;  // candidates equal to `kth` count up to this row
+    u32 nears;     // number of candidates up to the ceiling
+    u32 listed;    // number of blocks of tk_select that have listed theirs
     Key sample[PLAN_SAMPLE];
     union {
         Key fine_keys[FINE_ROOM];
@@ -50,7 +51,7 @@ struct TopQuery {
     Key* keys;            // candidates
     u64* rows;
     u64 room;             // >= 2 k
-    u16* ties;            // one a chunk, zeroed: rows equal to the threshold
+    u16* ties;            // for each chunk the number of rows equal to the threshold; zeroed
     TieWork* works;       // min(k, chunks)
     Key* out_keys;        // k
     u64* out_rows;
@@ -62,7 +63,7 @@ struct TopQuery {
 
 extern "C" __constant__ u32 tk_sizes[4] = {sizeof(TopControl), sizeof(TopQuery), sizeof(Key), u32(CHUNK)};
 
-// Keys of a sample of `size` that are as great as the k-th, and some more.
+// Number of keys in a sample of `size` keys that are at least as great as the k-th, and some more for certainty.
 __device__ double wanted_of(const TopQuery& query, double size, double side) {
     const double expected = double(query.k) / double(query.kept) * size;
     return expected + side * (query.sigmas * sqrt(expected) + 8.0);
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_draw(const __grid_const
     draw_sample(query.column, PLAN_SAMPLE, query.seed, query.control->sample, &query.control->samples);
 }
 
-// The key of 0-based `rank` of the `count` keys at(i).
+// The key of rank `rank`, from 0, among the `count` keys at(i).
 template <class At>
 __device__ Key select_ahead(At at, u32 count, u32 rank, SelectScratch<Key>& scratch) {
     return select_among(EachAhead<At>{at, count}, rank, Key(0), KEY_BITS, scratch);
@@ -131,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_sample(const __grid_con
     if (lane_id() == 0 && equal) atomicAdd(&control.equal, equal);
 }
 
-// The threshold by the first block, the ceiling by the second.
+// The first block finds the threshold, and the second one the ceiling.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tk_threshold(const __grid_constant__ TopQuery query) {
     after_kernels_before();
     __shared__ SelectScratch<Key> scratch;
@@ -157,7 +158,7 @@ struct Chunk {
 
 __device__ __forceinline__ u64 row_of(u64 chunk, int v, int i) { return (chunk * CHUNK_VECTORS + v * 32 + lane_id()) * VECTOR + i; }
 
-// Rows past the end are taken as missing.
+// Rows beyond the end count as missing.
 __device__ __forceinline__ u32 present_rows(const TopQuery& query, const Chunk& loaded, u64 chunk, int v) {
     u32 present = 0;
 #pragma unroll
@@ -181,7 +182,7 @@ __device__ __forceinline__ Chunk load_chunk(const TopQuery& query, u64 chunk) {
         if (vector < whole) {
             loaded.vectors[v] = load_vector(query.column, vector);
         } else {
-            // The last vector may reach beyond the buffer: word by word.
+            // The last vector may reach beyond the buffer, so it is read word by word.
             u32 parts[4] = {0, 0, 0, 0};
             u32 present = 0;
             for (int i = 0; i < VECTOR; ++i) {
@@ -208,7 +209,7 @@ __device__ __forceinline__ Chunk load_chunk(const TopQuery& query, u64 chunk) {
     return loaded;
 }
 
-// Rows of a warp's candidates, until there are enough to ask for a place for all of them at once.
+// Rows of the candidates of a warp. They wait until there are enough to reserve places for all of them at once.
 struct Pending {
     u64* rows;  // 64
     u32 held = 0;
@@ -220,7 +221,7 @@ struct Pending {
         held += __popc(all);
         if (held >= 32) flush(query, 32);
     }
-    // Their keys are loaded again: few are, and nothing waits for them.
+    // The keys are loaded again: they are few, and no thread waits for them.
     __device__ __forceinline__ void flush(const TopQuery& query, u32 count) {
         __syncwarp();
         held -= count;
@@ -228,7 +229,7 @@ struct Pending {
         u64 slot = 0;
         if (lane_id() == 0) slot = atomicAdd(&query.control->candidates, u64(count));
         slot = __shfl_sync(ALL_LANES, slot, 0);
-        // tk_select will see that they are too many.
+        // tk_select notices that there are too many.
         full = slot + count > query.room;
         if (!full && lane_id() < count) {
             const u64 row = rows[held + lane_id()];
@@ -278,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(FILTER_THREADS, 2) tk_filter(const 
     for (; chunk < chunks; chunk += warps) {
         const Chunk now = next;
         if (chunk + warps < chunks) next = load_chunk(query, chunk + warps);
-        // Missing rows pass here and are sorted out in the rare path.
+        // Missing rows can pass here; the rare path drops them.
         bool any = false;
 #pragma unroll
         for (int v = 0; v < BATCH; ++v)
@@ -299,8 +300,8 @@ struct CandidateScratch {
     u64 partial[33];
 };
 
-// The k-th greatest of the `count` keys at(i), which lie in [first, last], and the last row that counts among its equals, of which
-// row_at(i) is the row.
+// The k-th greatest of the `count` keys at(i), which lie in [first, last], and the last row that counts among the rows row_at(i) whose keys
+// are equal to it.
 template <class At, class RowAt>
 __device__ void select_candidate(const TopQuery& query, At at, RowAt row_at, u32 count, u32 k, Key first, Key last, CandidateScratch& scratch) {
     TopControl& control = *query.control;
@@ -315,7 +316,7 @@ __device__ void select_candidate(const TopQuery& query, At at, RowAt row_at, u32
     block_scan(u64(greater) << 32 | equal, scratch.partial, totals);
     const u32 needed = k - u32(totals >> 32);
     u64 last_row = ~0ull;
-    // Rows of other keys are moved beyond all that count.
+    // Rows with other keys count as later than all others.
     auto tied = [&](u32 i) { return at(i) == kth ? row_at(i) : ~0ull; };
     const EachAhead<decltype(tied)> each{tied, count};
     const u32 bits = 64 - __clzll(query.column.rows);
@@ -331,7 +332,7 @@ __device__ void select_candidate(const TopQuery& query, At at, RowAt row_at, u32
     }
 }
 
-// All blocks list what lies between threshold and ceiling; the last to end selects.
+// All blocks list the candidates between threshold and ceiling, and the last block to finish selects among them.
 extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_constant__ TopQuery query) {
     after_kernels_before();
     __shared__ CandidateScratch scratch;
@@ -368,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
     if (before + 1 < gridDim.x) return;
     __threadfence();
     if (candidates >= query.k) {
-        // Those above the ceiling are surely among the k.
+        // Candidates above the ceiling are among the k in any case.
         const u32 nears = __ldcg(&control.nears);
         const u64 above = candidates - nears;
         if (nears <= query.near_room && above < query.k) {
@@ -383,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
         }
         return;
     }
-    // All candidates count, and the first ties of the threshold: eight chunks a thread and step.
+    // All candidates count, and the first rows that tie with the threshold. A thread looks at eight chunks in a step.
     const u64 needed = query.k - candidates, chunks = (query.column.rows + CHUNK - 1) / CHUNK;
     if (threadIdx.x == 0) {
         control.kth = 0;
@@ -411,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
     }
     if (threadIdx.x == 0) {
         if (found < needed) control.outcome = SHORT;
-        // Chunks that were not looked at may have some.
+        // Chunks that were not looked at may have such rows.
         control.more_ties = found > needed || base < chunks;
     }
 }

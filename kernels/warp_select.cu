@@ -1,10 +1,10 @@
-// The rows of each run of a column whose keys are among the k greatest of the run, and all that tie with the least of these.
+// Finds the rows of each run of a column whose keys are among the k greatest of the run, and all rows that tie with the k-th.
 //
-//   ws_block_runs    a block a run: a floor from a sample, one read, selection among what reaches it
-//   ws_runs_K        a warp a run: WarpSelect with a queue of K (32, 128, 256, 1024) >= k
+//   ws_block_runs    a block for each run: a floor from a sample, one read, and selection among the keys that reach the floor
+//   ws_runs_K        a warp for each run: WarpSelect with a queue of K (32, 128, 256, 1024) >= k
 //
-// Rows come in any order. A run is left, and named, where ties do not fit. BATCH is 1 for the first kernel, or a K: each of
-// the others is a compilation of its own, as their networks take the compiler long. Values of 32, 64 or 128 bits, the last by
+// Rows come in any order. If ties do not fit, the run is left out and its number is listed. BATCH is 1 for the first kernel, or a K: each
+// of the others is a compilation of its own, because its networks take the compiler long. Values have 32, 64 or 128 bits, the last by
 // blocks only.
 #include "warp_select.cuh"
 
@@ -12,21 +12,21 @@ static_assert(ENCODING != 4, "Reach turns a key back into its word as encodings 
 
 constexpr u32 WARPS = 4;
 constexpr u32 RUN_THREADS = 512;
-// Vectors of each thread that are on their way while as many are looked at.
+// Vectors of each thread that are being loaded while as many are looked at.
 constexpr int AHEAD = 2;
 
 struct Runs {
     Column column;
     const u64* starts;   // run r has rows starts[r] to starts[r + 1], fewer than 2^31
-    const u32* which;    // runs to look at; null: all
-    u64* rows;           // what is found
-    u64* cursors;        // zeroed: rows found, runs left
-    u32* left;           // `count`
-    u64 room;            // for rows
-    u64 count;           // runs to look at
+    const u32* which;    // numbers of the runs to look at; null: all
+    u64* rows;           // the rows that are found
+    u64* cursors;        // number of rows found, and of runs left out; zeroed
+    u32* left;           // numbers of the runs left out; room for `count`
+    u64 room;            // rows that there is room for
+    u64 count;           // number of runs to look at
     u32 k;
     u32 sample;          // of ws_block_runs: vectors of a sample, a multiple of RUN_THREADS
-    u32 candidates;      // of ws_block_runs: keys with places that fit in shared memory, at least k and those of a sample
+    u32 candidates;      // of ws_block_runs: keys with places that fit in shared memory, at least k, and at least those of a sample
     u32 unused;
 };
 
@@ -34,7 +34,8 @@ extern "C" __constant__ u32 ws_sizes[4] = {sizeof(Runs), sizeof(Key), WARPS, RUN
 
 // ---------------------------------------------------------------- words that reach a key
 
-// Whether a word's key may reach `floor`, by one comparison of integers: a superset, the rest is for the rare path.
+// Tells by one comparison of integers whether the key of a word may reach `floor`. Some words that do not reach it pass, too; the rare path
+// drops them.
 #if STORAGE_BITS == 32 || STORAGE_BITS == 64
 #if STORAGE_BITS == 32
 typedef int Signed;
@@ -55,14 +56,14 @@ struct Reach {
         turn = 0;
         const Word word = key ^ SIGN;
 #else
-        // Negative floats have the order of their words turned round.
+        // The words of negative floats have the reverse order.
         const Word word = key & SIGN ? Word(key ^ SIGN) : Word(~key);
         turn = (word & SIGN) ? Word(SIGN - 1) : Word(0);
 #endif
         if (DESCENDING) turn = ~turn;
         least = Signed(word ^ turn);
 #if ENCODING == 2
-        // All NaNs are one key, but many words.
+        // All NaNs have one key, but many words.
         if (!(word & SIGN) && word > INFINITE) least = DESCENDING ? Signed(SIGN) : Signed(INFINITE + 1);
 #endif
     }
@@ -84,12 +85,12 @@ struct Reach {
 
 // ---------------------------------------------------------------- reading a run
 
-// The vectors of the column that a run touches. In the first and the last there may be values of other runs.
+// Reads the vectors of the column that have values of a run. The first and the last can have values of other runs, too.
 struct RunReader {
     const Column& column;
-    u64 vector;          // the first
+    u64 vector;          // index of the first vector
     u32 vectors;
-    u32 first, beyond;   // places of the run's values, from the first value of the first vector on
+    u32 first, beyond;   // first place of the run, and the one after the last, counted from the first value of the first vector
     __device__ __forceinline__ RunReader(const Runs& runs, u64 run) : column(runs.column) {
         const u64 start = runs.starts[run], end = runs.starts[run + 1];
         vector = start / VECTOR;
@@ -99,13 +100,13 @@ struct RunReader {
     }
     __device__ __forceinline__ u32 length() const { return beyond - first; }
     __device__ __forceinline__ u64 row(u32 place) const { return vector * VECTOR + place; }
-    // Vector v, or the last one.
+    // Vector v of the run, or the last one if there are fewer.
     __device__ __forceinline__ Vector load(u32 v) const { return load_vector(column, vector + min(v, vectors - 1)); }
     __device__ __forceinline__ bool holds(const Vector& loaded, u32 v, int i) const {
         const u32 place = v * VECTOR + i;
         return has(loaded, i) && place >= first && place < beyond;
     }
-    // 0 where it is missing.
+    // The key at an index in the run; 0 if it is missing.
     __device__ __forceinline__ Key key(u32 index) const {
         const u64 at = row(first + index);
         return is_present(column, at) ? encode(column.values[at]) : Key(0);
@@ -130,7 +131,7 @@ __device__ __forceinline__ Key block_max(Key key, Key* partial) {
     return key;
 }
 
-// A floor from a sample is found among the greatest keys of so many parts of it.
+// A floor is found among the greatest keys of so many groups of a sample.
 constexpr u32 GROUPS = 256;
 
 __device__ __forceinline__ Key highest_of(const Key* keys, u32 count, Key* partial) {
@@ -143,7 +144,7 @@ struct Standing {
     u32 greater, equal;
 };
 
-// How many of the keys are greater than `key`, and equal, counted by SHARE lanes side by side; `count` a multiple of 4 SHARE.
+// Counts the keys that are greater than `key` and equal to it, by SHARE neighbouring lanes together. `count` is a multiple of 4 SHARE.
 template <u32 SHARE>
 __device__ __forceinline__ Standing standing_of(Key key, const Key* keys, u32 count) {
     constexpr u32 TOGETHER = 16 / sizeof(Key);
@@ -165,6 +166,64 @@ __device__ __forceinline__ Standing standing_of(Key key, const Key* keys, u32 co
     return standing;
 }
 
+// A key that some more than k keys of the run reach, with near certainty, or 0: an order statistic of a sample, which consists of lines
+// of 128 bytes at even distances. `keys` is shared memory with room for the sample.
+__device__ __forceinline__ Key floor_of_sample(const Runs& runs, const RunReader& reader, u32 length, u32 k, u32 vectors, Key* keys,
+                                               SelectScratch<Key>& scratch) {
+    constexpr u32 LINE = 8;
+    const u32 lines = min(runs.sample, vectors) / LINE, sampled = lines * LINE * VECTOR, step = vectors / lines;
+    const float expected = float(k) * float(sampled) / float(length);
+    const u32 wanted = u32(expected + 3.5f * sqrtf(expected) + 5.0f);
+    const bool few = wanted <= GROUPS / 2;
+    Key highest = 0;
+    for (u32 i = threadIdx.x; i < lines * LINE; i += RUN_THREADS) {
+        const u32 v = i / LINE * step + i % LINE;
+        const Vector loaded = reader.load(v);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) {
+            const Key key = reader.holds(loaded, v, j) ? key_of(loaded, j) : Key(0);
+            highest = key > highest ? key : highest;
+            if (!few) keys[i * VECTOR + j] = key;
+        }
+    }
+    if (few) {
+        // The floor is the key of rank `wanted` among the greatest keys of groups, which is not above that among all sampled keys.
+        constexpr u32 SHARE = RUN_THREADS / GROUPS;
+#pragma unroll
+        for (u32 mask = SHARE / 2; mask; mask /= 2) {
+            const Key other = shuffle_xor_key(highest, mask);
+            highest = other > highest ? other : highest;
+        }
+        if (threadIdx.x % SHARE == 0) keys[threadIdx.x / SHARE] = highest;
+        __syncthreads();
+        const Standing standing = standing_of<SHARE>(highest, keys, GROUPS);
+        if (standing.greater < wanted && wanted <= standing.greater + standing.equal) scratch.answer = highest;
+        __syncthreads();
+        return scratch.answer;
+    }
+    __syncthreads();
+    if (wanted < sampled) return block_select([&](u32 i) { return keys[i]; }, sampled, sampled - 1 - wanted, Key(0), KEY_BITS, scratch);
+    return 0;
+}
+
+// Writes the rows of the best of `count` keys, of which each thread has one at most.
+__device__ __forceinline__ void emit_few(const Runs& runs, const RunReader& reader, Key* keys, const u32* places, u32 count, u32 k, u64& base,
+                                         u32& emitted) {
+    if (threadIdx.x == 0) {
+        base = atomicAdd(&runs.cursors[0], u64(min(count, k)));
+        emitted = 0;
+    }
+    const u32 padded = (count + 3) / 4 * 4;
+    if (threadIdx.x >= count && threadIdx.x < padded) keys[threadIdx.x] = 0;
+    __syncthreads();
+    const bool is_best = threadIdx.x < count && standing_of<1>(keys[threadIdx.x], keys, padded).greater < k;
+    const u32 slot = is_best ? atomicAdd(&emitted, 1) : 0;
+    __syncthreads();
+    if (!is_best) return;
+    const u64 at = slot < k ? base + slot : atomicAdd(&runs.cursors[0], 1ull);
+    if (at < runs.room) runs.rows[at] = reader.row(places[threadIdx.x]);
+}
+
 extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const __grid_constant__ Runs runs) {
     extern __shared__ uint4 shared_memory[];
     __shared__ SelectScratch<Key> scratch;
@@ -178,51 +237,15 @@ extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const
     const RunReader reader(runs, run);
     const u32 length = reader.length(), k = min(runs.k, length), vectors = reader.vectors;
     if (length == 0) return;
-    // The first vectors are on their way while the sample is looked at.
+    // The first vectors are loaded while the sample is looked at.
     Vector next[AHEAD];
     auto load = [&](u32 at) {
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) next[a] = reader.load(at + a * RUN_THREADS);
     };
     load(threadIdx.x);
-    // A key that some more than k reach, with near certainty: an order statistic of lines of 128 bytes at even distances.
     Key floor = 0;
-    if (length > room) {
-        constexpr u32 LINE = 8;
-        const u32 lines = min(runs.sample, vectors) / LINE, sampled = lines * LINE * VECTOR, step = vectors / lines;
-        const float expected = float(k) * float(sampled) / float(length);
-        const u32 wanted = u32(expected + 3.5f * sqrtf(expected) + 5.0f);
-        const bool few = wanted <= GROUPS / 2;
-        Key highest = 0;
-        for (u32 i = threadIdx.x; i < lines * LINE; i += RUN_THREADS) {
-            const u32 v = i / LINE * step + i % LINE;
-            const Vector loaded = reader.load(v);
-#pragma unroll
-            for (int j = 0; j < VECTOR; ++j) {
-                const Key key = reader.holds(loaded, v, j) ? key_of(loaded, j) : Key(0);
-                highest = key > highest ? key : highest;
-                if (!few) keys[i * VECTOR + j] = key;
-            }
-        }
-        if (few) {
-            // As many of the greatest keys of groups as are wanted: the key is not above the sample's own.
-            constexpr u32 SHARE = RUN_THREADS / GROUPS;
-#pragma unroll
-            for (u32 mask = SHARE / 2; mask; mask /= 2) {
-                const Key other = shuffle_xor_key(highest, mask);
-                highest = other > highest ? other : highest;
-            }
-            if (threadIdx.x % SHARE == 0) keys[threadIdx.x / SHARE] = highest;
-            __syncthreads();
-            const Standing standing = standing_of<SHARE>(highest, keys, GROUPS);
-            if (standing.greater < wanted && wanted <= standing.greater + standing.equal) scratch.answer = highest;
-            __syncthreads();
-            floor = scratch.answer;
-        } else {
-            __syncthreads();
-            if (wanted < sampled) floor = block_select([&](u32 i) { return keys[i]; }, sampled, sampled - 1 - wanted, Key(0), KEY_BITS, scratch);
-        }
-    }
+    if (length > room) floor = floor_of_sample(runs, reader, length, k, vectors, keys, scratch);
     u32 count;
     Key highest;
     for (u32 attempt = 0;; ++attempt) {
@@ -264,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const
         count = found;
         if (count <= room && (count >= k || floor == 0)) break;
         highest = highest_of(keys, min(count, room), greatest);
-        // The sample misled, or many tie: what is here says better, or all of the run.
+        // The sample misled, or many keys tie. The collected keys give a better floor, or else all keys of the run.
         Key raised = floor;
         if (count > room && attempt < 2) {
             raised = block_select([&](u32 i) { return keys[i]; }, room, room - k, floor, key_bits(highest - floor), scratch);
@@ -279,19 +302,7 @@ extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const
         floor = raised;
     }
     if (count <= RUN_THREADS) {
-        if (threadIdx.x == 0) {
-            base = atomicAdd(&runs.cursors[0], u64(min(count, k)));
-            emitted = 0;
-        }
-        const u32 padded = (count + 3) / 4 * 4;
-        if (threadIdx.x >= count && threadIdx.x < padded) keys[threadIdx.x] = 0;
-        __syncthreads();
-        const bool is_best = threadIdx.x < count && standing_of<1>(keys[threadIdx.x], keys, padded).greater < k;
-        const u32 slot = is_best ? atomicAdd(&emitted, 1) : 0;
-        __syncthreads();
-        if (!is_best) return;
-        const u64 at = slot < k ? base + slot : atomicAdd(&runs.cursors[0], 1ull);
-        if (at < runs.room) runs.rows[at] = reader.row(places[threadIdx.x]);
+        emit_few(runs, reader, keys, places, count, k, base, emitted);
         return;
     }
     highest = highest_of(keys, count, greatest);
@@ -312,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const
 #else
 // ---------------------------------------------------------------- one warp a run
 
-// Word `index` of all, by halves.
+// Word `index` of all vectors, found by halving.
 __device__ __forceinline__ Word chosen_word(const Vector (&vectors)[AHEAD], u32 index) {
     constexpr u32 COUNT = AHEAD * VECTOR;
     Word words[COUNT];
@@ -354,7 +365,7 @@ __device__ __forceinline__ void select_run(const Runs& runs) {
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) any |= has(now[a], i) && reach(word_of(now[a], i));
         if (!__any_sync(ALL_LANES, any)) continue;
-        // Each lane's values that reach the floor, one after the other; the last turn merges what waits.
+        // The values of each lane that reach the floor, one after the other. The last turn merges the waiting items.
         u32 wanted = 0;
         if (!last)
 #pragma unroll
@@ -381,7 +392,7 @@ __device__ __forceinline__ void select_run(const Runs& runs) {
         } while (__any_sync(ALL_LANES, wanted));
         if (last) break;
     }
-    // All that tie with the k-th, if none was lost.
+    // The rows that tie with the k-th are complete only if none was lost.
     const Key kth = item_key(select.floor);
     const bool lost = ties && tie == kth || select.rejected != 0 && item_key(select.rejected) == kth;
     if (__any_sync(ALL_LANES, lost)) {

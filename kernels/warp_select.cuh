@@ -1,8 +1,8 @@
-// WarpSelect: the k greatest of what the lanes of a warp offer, in registers, in one pass. A device function for use
-// inside other kernels; see ws_runs_K for how.
+// WarpSelect: selects the k greatest of the items that the lanes of a warp offer, in registers, in one pass. It is a device function for
+// other kernels; ws_runs_K of warp_select.cu shows its use.
 //
-// An item is a key with the complement of its index below it, so that items are all different, the greater key comes
-// first, and among equal keys the smaller index. Item 0 is no item.
+// An item is a key with the complement of its index below it. So all items are different, and the greater key comes first, and among
+// equal keys the smaller index. Item 0 means that there is no item.
 #pragma once
 #include "common.cuh"
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ Item shuffle(Item item, u32 lane) {
 #endif
 }
 
-// Bits set in some lane.
+// The bits that are set in some lane.
 __device__ __forceinline__ u32 any_lane(u32 bits) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_or_sync(ALL_LANES, bits);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void merge_lists(Item* upper, Item* lower) {
     constexpr int BOTH = A < B ? A : B;
 #pragma unroll
     for (int r = 0; r < BOTH; ++r) {
-        // Last of the upper against first of the lower.
+        // The last items of the upper list are compared with the first of the lower.
         Item other = shuffle_xor(lower[r], 31);
         order(upper[A - 1 - r], other);
         lower[r] = WHOLE ? shuffle_xor(other, 31) : other;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void sort_register(Item& item) {
         for (u32 mask = size / 2; mask; mask >>= 1) clean_lanes(item, mask, !(lane_id() & size & 31) == !(lane_id() & mask));
 }
 
-// Any number of registers: the largest power of two of them, the rest, and a merge (the paper's odd-size network).
+// Sorts any number of registers: the largest power of two of them, the rest, and a merge (the odd-size network of the paper).
 template <int R>
 __device__ __forceinline__ void sort_list(Item* list) {
     if constexpr (R == 1) {
@@ -118,8 +118,8 @@ template <int QUEUE, int THREAD>
 struct WarpSelect {
     Item queue[QUEUE];
     Item waiting[THREAD];
-    Item rejected; // the greatest that a merge left out
-    Item floor;    // the k-th item so far, 0 until there are k: what is not above it does not count
+    Item rejected; // the greatest item that a merge left out
+    Item floor;    // the k-th item so far, 0 until there are k; items that are not above it are dropped
     u32 k;
 
     __device__ __forceinline__ explicit WarpSelect(u32 k) : rejected(0), floor(0), k(k) {
@@ -139,7 +139,7 @@ struct WarpSelect {
                 waiting[r + 1] = greater;
             }
     }
-    // A lane's queue is full: its next item could push out one that counts.
+    // Whether the queue of a lane is full, so that its next item could push out one that counts.
     __device__ __forceinline__ bool must_merge() const { return __any_sync(ALL_LANES, waiting[0] != 0); }
     // Call it at one place of a kernel only: the networks are long, and copies of them do not fit in the instruction cache.
     __device__ __forceinline__ void merge() {

@@ -1,5 +1,5 @@
-//! Columns in a device's memory, by the device's own sequences of kernels. Every answer is checked by counting on the host.
-//! `benches/cuda_anchors.py` times what others have for the same questions on the same device.
+//! Columns in the memory of a device, measured without SQL. Every answer is checked by counting on the host.
+//! `benches/cuda_anchors.py` measures other libraries at the same tasks on the same device.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,12 +13,12 @@ use quantiles_testing::numbers::{arrays, floats, mixed, normal, parts, uniform};
 use crate::selection::selection;
 use crate::timing::{RUNS, even_ranks, median, print_kernels};
 
-/// Of each of these keys, which ascend: how many values are less, and how many are at most it.
+/// For each of these ascending keys: the number of values less than it, and the number of values at most it.
 fn around(values: &[ArrayRef], keys: &[KeyBits]) -> Vec<(u64, u64)> {
     const PIECE: usize = 1 << 16;
     let spec = KeySpec::try_new(values[0].data_type()).unwrap();
     let counts = parts(values.len() as u64, |own| {
-        // Values equal to each, and between each and the one before.
+        // For each key, the values equal to it, and the values between it and the key before.
         let (mut equal, mut between) = (vec![0; keys.len()], vec![0; keys.len() + 1]);
         for values in &values[own.start as usize..own.end as usize] {
             for from in (0..values.len()).step_by(PIECE) {
@@ -45,12 +45,12 @@ fn around(values: &[ArrayRef], keys: &[KeyBits]) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// `QUANTILES_DATA` names some of the data, with semicolons between; without it, all.
+/// Whether `QUANTILES_DATA` names this kind of data, in a list separated by semicolons. Without the variable all are measured.
 fn is_wanted(name: &str) -> bool {
     std::env::var("QUANTILES_DATA").map_or(true, |names| names.split(';').any(|wanted| wanted == name))
 }
 
-/// Value of a row of so many.
+/// The value of a row, given the row and the number of rows.
 type Value = fn(u64, u64) -> f64;
 
 const DATA: [(&str, Value); 12] = [
@@ -147,7 +147,7 @@ pub(crate) fn quantiles() {
                         trouble.push(format!("{}, {}", report.second_reads, report.deepened));
                     }
                 }
-                // The first ones are not those of a warm device.
+                // The first times are not those of a warm device.
                 for times in [kernels, all] {
                     cells.push(format!("{:.3}", median(times[2..].to_vec())));
                 }
@@ -193,7 +193,7 @@ pub(crate) fn greatest() {
                     continue;
                 }
                 print_kernels(&report);
-                // k rows, none twice, each with its own key; no other row has a key above the least of them.
+                // There are k distinct rows, each with its key, and no other row has a key above the least of them.
                 let mut rows = found.rows.clone();
                 rows.sort_unstable();
                 rows.dedup();

@@ -3,9 +3,9 @@
 //!
 //! | variable | meaning |
 //! | --- | --- |
-//! | `QUANTILES_DATA` | data of `columns::`, names with semicolons between |
-//! | `QUANTILES_KERNELS` | set: what each kernel took |
-//! | `QUANTILES_LOG` | 2^this number of values in `papers::strategies_and_devices` and `several::` |
+//! | `QUANTILES_DATA` | data of `columns::`: names separated by semicolons |
+//! | `QUANTILES_KERNELS` | if it is set, the time of each kernel is shown |
+//! | `QUANTILES_LOG` | binary logarithm of the number of values in `papers::strategies_and_devices` and `several::` |
 //! | `QUANTILES_ROW` | the first row of `papers::dibms_table_4` |
 
 mod columns;
@@ -18,7 +18,7 @@ mod statements;
 mod tables;
 mod timing;
 
-/// What is measured, and its name.
+/// A measurement and its name.
 type Measurement = (&'static str, fn());
 
 /// Runs a measurement on threads of its own.
@@ -62,7 +62,7 @@ const MEASUREMENTS: [Measurement; 16] = [
 ];
 
 fn main() {
-    // Cargo adds `--bench`.
+    // Cargo adds the argument `--bench`.
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| word != "--bench")

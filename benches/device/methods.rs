@@ -1,4 +1,4 @@
-//! Ways to the best rows of groups and to the nearest rows of a matrix, without SQL.
+//! Methods for the best rows of groups and for the nearest rows of a matrix, without SQL.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ pub(crate) fn nearest_rows() {
     }
 }
 
-/// Best rows of groups by either method: what the choice between them is made from.
+/// Best rows of groups by both methods. The choice between them is made from these times.
 pub(crate) fn ways_to_best_rows_of_groups() {
     const LOG: u32 = 27;
     let device = Device::get(0).unwrap();
@@ -92,8 +92,8 @@ pub(crate) fn ways_to_best_rows_of_groups() {
             for k in [1, 32, 100, 256, 1000] {
                 let mut times: [Vec<f64>; 4] = Default::default();
                 for _ in 0..3 {
-                    let quantile_spec = |method| best(&group, &key, &value, k, false, method).1;
-                    let (sort, warps) = (quantile_spec(TopMethod::Sort), quantile_spec(TopMethod::Warps));
+                    let answer = |method| best(&group, &key, &value, k, false, method).1;
+                    let (sort, warps) = (answer(TopMethod::Sort), answer(TopMethod::Warps));
                     let of = |prefix: &str| {
                         let own = warps
                             .kernel_times
@@ -121,8 +121,8 @@ pub(crate) fn ways_to_best_rows_of_groups() {
     }
 }
 
-/// The rows of a matrix as groups that lie together: kernels that find the best of each, and what all of it takes. The data of
-/// Figure 3 of Johnson, Douze and Jegou 2017: lengths of 1000 to 128 000. A time of 0: rows were too short for runs.
+/// The rows of a matrix as groups that lie together: times of the kernels that find the best of each, and of everything. The data of
+/// Figure 3 of Johnson, Douze and Jegou 2017: lengths of 1000 to 128 000. A time of 0 means that rows were too short for runs.
 pub(crate) fn rows_of_matrices() {
     const ROWS: usize = 10_000;
     let device = Device::get(0).unwrap();
@@ -163,9 +163,9 @@ pub(crate) fn rows_of_matrices() {
             for k in [10, 100, 200, 1000] {
                 let mut times: [Vec<f64>; 5] = Default::default();
                 for run in 0..9 {
-                    let quantile_spec = |method| best(&group, &key, &value, k, false, method);
-                    let (blocks, by_blocks) = quantile_spec(TopMethod::RunsByBlocks);
-                    let (warps, by_warps) = quantile_spec(TopMethod::RunsByWarps);
+                    let answer = |method| best(&group, &key, &value, k, false, method);
+                    let (blocks, by_blocks) = answer(TopMethod::RunsByBlocks);
+                    let (warps, by_warps) = answer(TopMethod::RunsByWarps);
                     assert!(blocks.values.to_data() == warps.values.to_data());
                     let of = |report: &Report, prefix: &str| {
                         let own = report.kernel_times.iter();
@@ -182,7 +182,7 @@ pub(crate) fn rows_of_matrices() {
                         times.push(time.as_secs_f64() * 1e3);
                     }
                     if run == 0 {
-                        let (sorted, report) = quantile_spec(TopMethod::Sort);
+                        let (sorted, report) = answer(TopMethod::Sort);
                         assert!(blocks.values.to_data() == sorted.values.to_data());
                         times[4].push(report.device_time.as_secs_f64() * 1e3);
                     }

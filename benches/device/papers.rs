@@ -1,4 +1,4 @@
-//! The papers' tables on one device, and columns on several. Every answer is compared with another way to it, bit by bit.
+//! The tables of the papers on one device, and columns on several. Every answer is compared, bit by bit, with that of another method.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,12 +25,12 @@ use quantiles_testing::{session, set};
 use crate::selection::selection;
 use crate::timing::{RUNS, even_ranks, median, print_kernels};
 
-/// Of what takes up to seconds; no further one after so long.
+/// Most repetitions of a measurement that takes up to seconds, and the time after which there is no further one.
 const FEW_RUNS: usize = 5;
 const LONG: Duration = Duration::from_secs(10);
 const THREADS: usize = 16;
 
-/// Shards on the first device, each with as many of the arrays.
+/// Shards on the first device, each with the same number of arrays.
 fn shards(backend: &CudaBackend, values: &[ArrayRef], shards: usize) -> Vec<Box<dyn Shard>> {
     let spec = KeySpec::try_new(values[0].data_type()).unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
@@ -49,7 +49,7 @@ fn answer(shard: &mut Box<dyn Shard>, request: &Request) -> Reply {
     shard.answer(request, &Stop::default()).unwrap()
 }
 
-/// Values of 2^28 counted in buckets: bytes read over the time on the device.
+/// Counts of 2^28 values in buckets: bytes read, divided by the time on the device.
 pub(crate) fn counting_buckets() {
     let device = Device::get(0).unwrap();
     println!("{device}; 2^28 Float32, medians of {RUNS}; with about 5 microseconds of measuring");
@@ -61,7 +61,7 @@ pub(crate) fn counting_buckets() {
         let spec = KeySpec::try_new(values[0].data_type()).unwrap();
         let width = spec.width();
         let backend = CudaBackend::new(Arc::clone(&device), None);
-        // One column, as a pinned one is.
+        // One column, like a pinned one.
         let mut shard = shards(&backend, &values, 1).remove(0);
         let all = Brackets::all(width);
         let sample = Request::Sample {
@@ -136,9 +136,9 @@ pub(crate) fn counting_buckets() {
     }
 }
 
-/// DIBMS's Table 4: four shards, here on one device. From row `QUANTILES_ROW` on, 0 the first: all of them take minutes.
+/// Table 4 of DIBMS, with its four shards on one device. It starts at row `QUANTILES_ROW`, from 0, because all rows take minutes.
 pub(crate) fn dibms_table_4() {
-    /// log2 n, m, double, normal, the paper's milliseconds and its ratio to DistributedBMS.
+    /// Of each row: log2 n, m, double, normal, the milliseconds of the paper, and its ratio to DistributedBMS.
     const PAPER: [(u32, u64, bool, bool, f64, f64); 24] = [
         (24, 101, false, false, 97.09, 1.1472),
         (24, 501, false, false, 146.09, 0.4483),
@@ -221,7 +221,7 @@ pub(crate) fn dibms_table_4() {
     }
 }
 
-/// SampleSelect's sweep: one rank at random, of values with so many distinct ones; and its approximate form.
+/// The sweep of SampleSelect: one random rank, for several numbers of distinct values; and its approximate form.
 pub(crate) fn sample_select_sweep() {
     let device = Device::get(0).unwrap();
     println!("{device}; one random rank of UInt32, medians of {RUNS} ranks; values a second");
@@ -338,7 +338,7 @@ fn table(ctx: &SessionContext, data_type: &DataType, n: u64) {
     .unwrap();
 }
 
-/// How often each of these values is that of one of `n` rows.
+/// For each of these values the number of rows, of `n`, that have it.
 fn counted(n: u64, distinct: u64, value: impl Fn(u64) -> u64 + Sync) -> Vec<u64> {
     let zeros = || vec![0; distinct as usize];
     let counts = parts(n, |rows| {
@@ -353,7 +353,7 @@ fn counted(n: u64, distinct: u64, value: impl Fn(u64) -> u64 + Sync) -> Vec<u64>
     sums
 }
 
-/// Columns of few distinct values: spread over all keys, and whole numbers from 0 on.
+/// Columns of few distinct values: spread over all keys, and whole numbers from 0.
 pub(crate) fn few_distinct_values() {
     let device = Device::get(0).unwrap();
     let n = 1_u64 << 28;
@@ -417,7 +417,7 @@ pub(crate) fn few_distinct_values() {
     }
 }
 
-/// The execution of a statement in milliseconds, and its answer.
+/// The time of the execution of a statement in milliseconds, and its answer.
 async fn timed(ctx: &SessionContext, sql: &str) -> (f64, f64, RecordBatch) {
     let (mut times, mut kernels, mut answer) = (Vec::new(), Vec::new(), None);
     for turn in 0..RUNS + 2 {
@@ -437,7 +437,7 @@ async fn timed(ctx: &SessionContext, sql: &str) -> (f64, f64, RecordBatch) {
     (median(times), median(kernels), answer.unwrap())
 }
 
-/// 2^`QUANTILES_LOG` values on one device and, where there are several, on all of them.
+/// 2^`QUANTILES_LOG` values on one device, and on all devices if there are several.
 pub(crate) async fn strategies_and_devices() {
     let log: u32 = std::env::var("QUANTILES_LOG").map_or(28, |log| log.parse().unwrap());
     let devices = Device::count().unwrap();

@@ -1,5 +1,5 @@
-//! Statements over pinned and streamed columns: for each kind of data the copy to the device, and answers there and on the CPU over
-//! rows in memory, from SQL to rows, and what the device itself says. Every answer is compared with the CPU's, bit by bit.
+//! Statements over pinned and streamed columns. For each kind of data: the time of the copy to the device, the times from SQL to rows on
+//! the device and on the CPU over rows in memory, and the time that the device reports. Every answer is compared with the CPU's, bit by bit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use quantiles_testing::*;
 use crate::tables::{Data, PARTITIONS, table, table_of};
 use crate::timing::RUNS;
 
-/// Milliseconds, medians: planning, execution, and on the device; and the answer.
+/// Medians in milliseconds: planning, execution, and the time on the device; and the answer.
 async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], RecordBatch) {
     let mut times: [Vec<f64>; 3] = Default::default();
     let mut answer = None;
@@ -199,7 +199,7 @@ pub(crate) async fn groups_of_pinned_columns() {
                 .map(|percent| (f64::from(percent) / 100.0).to_string())
                 .collect();
             for (name, ranks) in [("3", "0.1, 0.5, 0.9"), ("99", &percentiles.join(", "))] {
-                // Long, and no more than the other cases tell.
+                // Takes long, and shows no more than the other cases.
                 if groups != 1000 && (name == "99" || !matches!(data, Data::Uniform)) {
                     continue;
                 }
@@ -218,7 +218,7 @@ pub(crate) async fn groups_of_pinned_columns() {
                     on_cpu,
                     on_cpu / (on_device[0] + on_device[1])
                 );
-                // The answers, with a sum of which groups have which.
+                // The answers, with a sum that depends on the groups that have them.
                 let check = format!(
                     "SELECT count(*), sum(g), sum(g * hash) FROM (SELECT {group} AS g, CAST(exact_quantiles(x, 0.3) * 1000000 AS \
                      BIGINT) AS hash FROM t GROUP BY {group})"
@@ -257,7 +257,7 @@ pub(crate) async fn rows_of_pinned_columns() {
             "SELECT topk_by(id, x, 10) FROM t WHERE x < CAST(0.5 AS REAL)",
             "SELECT x FROM t ORDER BY x DESC LIMIT 100",
         ] {
-            // All of them over one kind of data, those of many rows over the others.
+            // All statements over one kind of data, and the statements of many rows over the others.
             if !matches!(data, Data::Uniform) && !sql.contains("000,") && !sql.contains("000)") {
                 continue;
             }
@@ -322,7 +322,7 @@ pub(crate) async fn best_rows_of_groups() {
             let sql = format!("SELECT {group}, {call} FROM t GROUP BY {group}");
             query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
             let (on_device, _) = timed(&ctx, &sql, 5).await;
-            // The answers, with sums that tell which groups have which.
+            // The answers, with sums that depend on the groups that have them.
             let check = format!(
                 "SELECT count(*), sum(first), sum(last), sum(g % 1000 * (last % 1000)) FROM (SELECT {group} AS g, {call}[1] AS first, \
                  {call}[{k}] AS last FROM t GROUP BY {group})"

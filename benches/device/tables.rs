@@ -11,25 +11,25 @@ use datafusion::prelude::SessionContext;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Partitions of a table.
+/// Number of partitions of a table.
 pub(crate) const PARTITIONS: usize = 16;
 
-/// What is in a column.
+/// The distribution of the values of a column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Data {
-    /// From 0 to 1.
+    /// Uniform from 0 to 1.
     Uniform,
-    /// The sum of twelve uniform numbers.
+    /// Sums of twelve uniform numbers.
     Normal,
-    /// Ascending.
+    /// Ascending values.
     Sorted,
-    /// One value.
+    /// One distinct value.
     AllEqual,
-    /// 16 values.
+    /// 16 distinct values.
     Values16,
-    /// Half of them 0.
+    /// Values of which half are 0.
     Zeros,
-    /// Whole numbers below this.
+    /// Whole numbers below this one.
     Groups(u32),
 }
 
@@ -57,7 +57,7 @@ impl Data {
     }
 }
 
-/// Part of a column.
+/// One partition of a column.
 pub(crate) fn array(data_type: &DataType, data: Data, part: usize, rows: usize) -> ArrayRef {
     let mut rng = SmallRng::seed_from_u64(part as u64);
     let values = (0..rows).map(|i| data.value(&mut rng, part * rows + i, PARTITIONS * rows));
@@ -65,7 +65,7 @@ pub(crate) fn array(data_type: &DataType, data: Data, part: usize, rows: usize) 
         DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.map(|x| x as f32))),
         DataType::Float64 => Arc::new(Float64Array::from_iter_values(values)),
         DataType::Int32 => Arc::new(Int32Array::from_iter_values(values.map(|x| x as i32))),
-        // Numbers of the rows.
+        // The numbers of the rows of this partition.
         DataType::UInt32 => Arc::new(UInt32Array::from_iter_values(
             (0..rows).map(|i| (part * rows + i) as u32),
         )),

@@ -1,8 +1,8 @@
-//! How often things are timed, and what is said of the times.
+//! Repetition of measurements, and the summary of their times.
 
 use datafusion_quantiles::kernel::cuda::Report;
 
-/// Runs that are timed.
+/// Number of runs that are timed.
 pub(crate) const RUNS: usize = 20;
 
 /// The median of some times.
@@ -11,12 +11,12 @@ pub(crate) fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Both ends of `n`, and ranks at even steps between; at least 2.
+/// `count` ranks of `n` values, at least 2: both ends, and even steps between.
 pub(crate) fn even_ranks(n: u64, count: u64) -> Vec<u64> {
     (0..count).map(|rank| 1 + rank * (n - 1) / (count - 1)).collect()
 }
 
-/// What each kernel took, if `QUANTILES_KERNELS` is set.
+/// The time of each kernel, if `QUANTILES_KERNELS` is set.
 pub(crate) fn print_kernels(report: &Report) {
     if std::env::var_os("QUANTILES_KERNELS").is_some() {
         println!(

@@ -114,7 +114,7 @@ impl<'a> DeviceShards<'a> {
     fn select_together(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
         let selections = self.shares.iter().map(|share| Selection {
             column: &share.column,
-            words: share.column.words(self.spec),
+            format: share.column.format(self.spec),
             mask: share.mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept)),
             limit: self.limits.device,
             timed: self.limits.timed,

@@ -60,7 +60,7 @@ pub(crate) use operator::comma_separated;
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuestion,
+    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuery,
     PinnedRows, PinnedShare, PinnedSource, PinnedTable, PinnedTables, PinnedTopK, PinnedTopKCall,
     PlanFallback, full_name,
 };

@@ -1,4 +1,4 @@
-//! A table's columns on their way to the device.
+//! The upload of the columns of a table to devices.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
 use crate::threads::{Batches, fed, in_order};
 
-/// Reads `columns` of `table` to devices, partition by partition.
+/// Reads `columns` of `table` and uploads them to devices, partition by partition.
 ///
 /// # Errors
 /// See [`pin_table`](super::pin_table).
@@ -61,7 +61,7 @@ pub(super) async fn load(
     let types: Arc<[DataType]> = types.into();
     let mut tasks = JoinSet::new();
     for (number, share) in shares.into_iter().enumerate() {
-        let target = Target {
+        let target = UploadTarget {
             types: Arc::clone(&types),
             device: Arc::clone(&devices[number % devices.len()]),
             limit,
@@ -87,34 +87,34 @@ pub(super) async fn load(
     PinnedTable::try_new(source, names, shares)
 }
 
-/// Columns on their way to a device.
-struct Copied {
+/// Rows of some partitions on their way to a device.
+struct UploadedRows {
     device: Arc<Device>,
     rows: u64,
     columns: Vec<ColumnUpload>,
 }
 
-/// What is copied, and where to.
+/// The columns that are uploaded, and the device that they go to.
 #[derive(Clone)]
-struct Target {
+struct UploadTarget {
     types: Arc<[DataType]>,
     device: Arc<Device>,
     limit: Option<u64>,
 }
 
-impl Target {
+impl UploadTarget {
     /// The rows of `streams`, one stream after the other.
     async fn read(
         self,
         streams: Vec<SendableRecordBatchStream>,
         memory: MemoryReservation,
-    ) -> Result<Copied> {
-        // Calls into the driver wait: not on a thread of the runtime.
+    ) -> Result<UploadedRows> {
+        // Calls into the driver block, so they do not run on a thread of the runtime.
         fed(streams, move |batches| self.copy(batches, &memory)).await
     }
 
-    /// Copies batches as they come, until there are no more; if what they come from failed, the copy is worth nothing.
-    fn copy(&self, batches: Batches, memory: &MemoryReservation) -> Result<Copied> {
+    /// Uploads batches until there are no more. If their source has failed, the caller drops the result.
+    fn copy(&self, batches: Batches, memory: &MemoryReservation) -> Result<UploadedRows> {
         let device = Arc::clone(&self.device);
         let staging = Staging::new(&device, memory.new_empty());
         let upload =
@@ -127,7 +127,7 @@ impl Target {
                 upload.append(array)?;
             }
         }
-        Ok(Copied {
+        Ok(UploadedRows {
             device,
             rows,
             columns,
@@ -135,8 +135,8 @@ impl Target {
     }
 }
 
-/// The rows of all parts as one, in the order of the parts, in every column.
-fn join(parts: Vec<Copied>) -> Result<PinnedShare> {
+/// Joins the rows of several uploads to one device. They come in the same order in every column.
+fn join(parts: Vec<UploadedRows>) -> Result<PinnedShare> {
     let Some(device) = parts.first().map(|part| Arc::clone(&part.device)) else {
         return internal_err!("a table of no parts");
     };
@@ -156,7 +156,10 @@ fn join(parts: Vec<Copied>) -> Result<PinnedShare> {
     }
 }
 
-/// The columns exist, once each, and can be on a device.
+/// Checks that the columns exist, that each is named once, and that they can be on a device.
+///
+/// # Errors
+/// A planning error that says what is wrong.
 fn check(table: &TableReference, schema: &Schema, columns: &[&str]) -> Result<()> {
     if columns.is_empty() {
         return plan_err!("no columns to pin of table {table}: name at least one");

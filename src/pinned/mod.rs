@@ -1,4 +1,4 @@
-//! Tables pinned in the memory of a device: columns that are read once, so that queries over them read nothing else.
+//! Tables pinned in the memory of a device: their columns are read once, and queries over them read only that memory.
 //!
 //! ```sql
 //! PIN TABLE trips (fare, tip);
@@ -6,27 +6,26 @@
 //! SHOW PINNED;
 //! UNPIN TABLE trips;
 //! ```
-//! [`sql`] runs these statements and all others; [`pin_table`], [`unpin_table`] and [`pinned_tables`] are the same without
-//! SQL.
+//! [`sql`] runs these statements and all others. [`pin_table`], [`unpin_table`] and [`pinned_tables`] do the same without SQL.
 //!
-//! On the device run exact quantiles, `topk_by`, `max_by` and `min_by`, by groups too, and `ORDER BY` a column with a `LIMIT`, where
-//! all columns that they name are pinned; `EXPLAIN` shows it.
+//! The device computes exact quantiles, `topk_by`, `max_by` and `min_by`, with and without groups, and `ORDER BY` one column with a
+//! `LIMIT`, if all columns that the query names are pinned. `EXPLAIN` shows whether it does.
 //!
-//! **What is pinned is a snapshot.** Such queries over pinned columns of that table answer as of the moment of pinning,
-//! whatever happens to its rows afterwards, until it is pinned again or unpinned:
+//! **A pinned table is a snapshot.** Queries that the device answers see the rows of the moment of pinning, whatever happens to the table
+//! afterwards, until it is pinned again or unpinned:
 //!
-//! | afterwards | answers |
+//! | event after pinning | queries answer from |
 //! | --- | --- |
-//! | rows are inserted, deleted or changed; a file is replaced | those of the snapshot |
-//! | another table is registered under the name | those of that table; the snapshot keeps its memory, and the log warns once |
-//! | a file that is its own table (`FROM 'trips.parquet'`) is replaced by one of another schema | those of that file, with the same warning |
-//! | the table is dropped | an error: the name means nothing. The snapshot keeps its memory until it is unpinned |
-//! | `SET quantiles.device = 'cpu'`, or a query that is not answered on a device | those of the table as it is |
-//! | the device fails, with `quantiles.device = 'auto'` | those of the table as it is; the log warns |
+//! | rows are inserted, deleted or changed; a file is replaced | the snapshot |
+//! | another table is registered under the name | that other table; the snapshot keeps its memory, and the log warns once |
+//! | a file that is its own table (`FROM 'trips.parquet'`) is replaced by one of another schema | the new file, with the same warning |
+//! | the table is dropped | nothing: there is an error, because the name is unknown. The snapshot keeps its memory until it is unpinned |
+//! | `SET quantiles.device = 'cpu'`, or a query that a device cannot answer | the table as it is now |
+//! | the device fails, with `quantiles.device = 'auto'` | the table as it is now; the log warns |
 //!
-//! A session sees its own pinned tables only, and its clones and their states are the same session; one that is made from its
-//! configuration or its state has none. A view cannot be pinned; queries of it use the tables that it reads. The memory of pinned tables is that of the process: `quantiles.cuda_memory_limit` counts what
-//! all its sessions hold on the device.
+//! A session sees only its own pinned tables. Its clones and their states are the same session; a session that is made from its
+//! configuration or its state has no pinned tables. A view cannot be pinned, but queries of a view use the pinned tables that it reads.
+//! `quantiles.cuda_memory_limit` applies to the memory that all sessions of the process hold on the device.
 
 mod load;
 mod statement;
@@ -45,7 +44,7 @@ use crate::kernel::cuda::Devices;
 use crate::planner::check_runs_here;
 pub use statement::{PinStatement, sql};
 
-/// Has a session use these devices, in place of all those of the machine: `cuda:N` counts them.
+/// Lets a session use these devices in place of those of the machine: `cuda:N` means the one with index N.
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
@@ -54,22 +53,30 @@ pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
     Devices::give(state.config_mut(), devices);
 }
 
-/// Reads `columns` of a table, which are then in the memory of a device: that of `quantiles.device`, device 0 for `auto` and
-/// `cuda`. With `cuda:all` the table's partitions are spread over all devices of the machine; then only exact quantiles without
-/// groups run on them, each device reading its share once, and all else over the table itself. That is for tables which one device has
-/// no room for, or that are asked for many ranks. A table that is pinned already is replaced when all is read; until then it
-/// answers queries, and both take memory: unpin it first where that is too much.
+/// Reads `columns` of a table into the memory of a device: the device of `quantiles.device`, or device 0 for `auto` and `cuda`.
 ///
-/// Cost: one read of the columns, partitions in parallel, and their copies to the device through page-locked memory, 4 MiB for each
-/// of `target_partitions` partitions that are read at a time, reserved in the memory pool. On the device the columns take up to a
-/// quarter more than their size, and each its own size once more while it is put together, one after the other.
+/// With `cuda:all` the partitions of the table are spread over all devices of the machine. Then only exact quantiles without groups run on
+/// the devices, each of which reads its share once, and all other queries run over the table itself. That is for tables that one device
+/// has no room for, or for queries of many ranks.
+///
+/// If the table is pinned already, the new columns replace the old ones when all are read. Until then the old ones answer queries, and
+/// both take memory; if that is too much, unpin the table first.
+///
+/// Cost: one read of the columns, with partitions in parallel, and copies to the device through page-locked memory. That takes 4 MiB,
+/// reserved in the memory pool, for each of the `target_partitions` partitions that are read at a time. On the device the columns take up to
+/// a quarter more than their size. At the end each column in turn takes its size once more, while its pieces are joined.
 ///
 /// # Errors
-/// A planning error for a session whose planner uses no pinned tables, as one that sends its queries to a cluster, for a
-/// view, for a table or column that does not exist, a column that is named twice or whose values have no
-/// fixed-width key (all types of numbers up to 128 bits, Booleans, dates and times have), an endless table, or
-/// `quantiles.device = 'cpu'`; an execution error that says why there is no device; `ResourcesExhausted` where its memory, or
-/// `quantiles.cuda_memory_limit`, is too small. What was pinned before stays.
+/// A planning error
+///
+/// * for a session whose planner does not use pinned tables, such as one that sends its queries to a cluster,
+/// * for a view, an endless table, or a table that does not exist,
+/// * for a column that does not exist, is named twice, or whose values have no key of fixed width (all types of numbers up to 128 bits,
+///   Booleans, dates and times have one),
+/// * with `quantiles.device = 'cpu'`.
+///
+/// An execution error that says why there is no device. `ResourcesExhausted` if the device's memory, or `quantiles.cuda_memory_limit`, is
+/// too small. After an error the columns that were pinned before stay.
 pub async fn pin_table(
     ctx: &SessionContext,
     table: impl Into<TableReference>,
@@ -93,7 +100,7 @@ pub async fn pin_table(
     Ok(())
 }
 
-/// Gives the memory of a pinned table back, once no query uses it any more.
+/// Unpins a table. Its memory is freed when no query uses it any more.
 ///
 /// # Errors
 /// A planning error that names the table if it is not pinned.
@@ -111,11 +118,11 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
     }
 }
 
-/// The pinned tables of a session, a row each: `table_name`, `columns` (their names, separated by commas), `rows`, `bytes`
-/// (of device memory), `device` (such as `cuda:0`, or `cuda:0+cuda:1`) and `device_name`.
+/// The pinned tables of a session, one row for each: `table_name`, `columns` (names, separated by commas), `rows`, `bytes` (of device
+/// memory), `device` (such as `cuda:0`, or `cuda:0+cuda:1`) and `device_name`.
 ///
 /// # Errors
-/// None that can occur.
+/// None in practice.
 pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
     let tables = PinnedTables::of(&ctx.state()).map_or_else(Vec::new, |tables| tables.all());
     let text = |of: &dyn Fn(&PinnedTable) -> String| -> ArrayRef {

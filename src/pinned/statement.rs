@@ -1,4 +1,4 @@
-//! `PIN TABLE`, `UNPIN TABLE` and `SHOW PINNED`: what they look like, and what they do.
+//! The statements `PIN TABLE`, `UNPIN TABLE` and `SHOW PINNED`: parser and execution.
 
 use datafusion::common::{DataFusionError, Result, TableReference};
 use datafusion::config::ConfigOptions;
@@ -33,11 +33,11 @@ pub enum PinStatement {
 }
 
 impl PinStatement {
-    /// Parses the tokens of one statement; `None`: it is of another kind. Names without quotes become lower case where the
-    /// session says so (`datafusion.sql_parser.enable_ident_normalization`).
+    /// Parses the tokens of one statement. `None` if it is another kind of statement. Names without quotes become lower case if the session
+    /// says so (`datafusion.sql_parser.enable_ident_normalization`).
     ///
     /// # Errors
-    /// A syntax error that says where, and what was expected.
+    /// A syntax error with its place, that says what was expected.
     pub fn parse(
         tokens: &[TokenWithSpan],
         dialect: &dyn Dialect,
@@ -58,10 +58,10 @@ impl PinStatement {
         parse_ours(&mut parser, normalize).map(Some)
     }
 
-    /// Does what the statement says. `SHOW PINNED` gives the rows of [`pinned_tables`], the others none.
+    /// Executes the statement. `SHOW PINNED` returns the rows of [`pinned_tables`], and the others return none.
     ///
     /// # Errors
-    /// Those of [`pin_table`], [`unpin_table`] and [`pinned_tables`].
+    /// Errors of [`pin_table`], [`unpin_table`] and [`pinned_tables`].
     pub async fn execute(&self, ctx: &SessionContext) -> Result<DataFrame> {
         match self {
             PinStatement::Pin { table, columns } => {
@@ -78,13 +78,13 @@ impl PinStatement {
     }
 }
 
-/// The answer of a statement that has none.
+/// An empty answer.
 async fn nothing(ctx: &SessionContext) -> Result<DataFrame> {
     ctx.execute_logical_plan(LogicalPlanBuilder::empty(false).build()?)
         .await
 }
 
-/// A word without quotes, in lower case.
+/// The word of a token in lower case, if it is a word without quotes.
 fn word(token: &Token) -> Option<String> {
     match token {
         Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_lowercase()),
@@ -104,19 +104,18 @@ fn parse_ours(parser: &mut Parser<'_>, normalize: bool) -> Result<PinStatement> 
             expect_word(parser, "table")?;
             let name = parser.parse_object_name(false).map_err(syntax)?;
             let table = object_name_to_table_reference(name, normalize)?;
-            match pins {
-                false => PinStatement::Unpin { table },
-                true => {
-                    let columns = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
-                    let columns = columns.map_err(syntax)?;
-                    PinStatement::Pin {
-                        table,
-                        columns: columns
-                            .into_iter()
-                            .map(|column| name_of(column, normalize))
-                            .collect(),
-                    }
+            if pins {
+                let columns = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
+                let columns = columns.map_err(syntax)?;
+                PinStatement::Pin {
+                    table,
+                    columns: columns
+                        .into_iter()
+                        .map(|column| name_of(column, normalize))
+                        .collect(),
                 }
+            } else {
+                PinStatement::Unpin { table }
             }
         }
     };
@@ -129,9 +128,10 @@ fn parse_ours(parser: &mut Parser<'_>, normalize: bool) -> Result<PinStatement> 
 
 fn expect_word(parser: &mut Parser<'_>, wanted: &str) -> Result<()> {
     let found = parser.next_token();
-    match word(&found.token).as_deref() == Some(wanted) {
-        true => Ok(()),
-        false => expected(&wanted.to_ascii_uppercase(), &found),
+    if word(&found.token).as_deref() == Some(wanted) {
+        Ok(())
+    } else {
+        expected(&wanted.to_ascii_uppercase(), &found)
     }
 }
 
@@ -153,15 +153,15 @@ fn syntax(error: ParserError) -> DataFusionError {
     DataFusionError::SQL(Box::new(error), None)
 }
 
-/// Runs one statement of SQL: those of this module, and by `SessionContext::sql` all others.
+/// Runs one statement of SQL: those of this module here, and all others by `SessionContext::sql`.
 ///
 /// # Errors
-/// A syntax error, and whatever is wrong with the statement.
+/// A syntax error, or another error of the statement.
 pub async fn sql(ctx: &SessionContext, statement: &str) -> Result<DataFrame> {
     let config = ctx.copied_config();
     let options = config.options();
     let parsed = match dialect_from_str(options.sql_parser.dialect) {
-        // DataFusion says what is wrong with it.
+        // DataFusion reports the wrong dialect.
         None => None,
         Some(dialect) => match Tokenizer::new(dialect.as_ref(), statement).tokenize_with_location() {
             Ok(tokens) => PinStatement::parse(&tokens, dialect.as_ref(), options)?,

@@ -355,7 +355,7 @@ mod tests {
                 let total: usize = lists.iter().map(KeyVec::len).sum();
                 assert!(
                     total as u64 <= self.budget,
-                    "{total} keys in budget for {}",
+                    "{total} keys in a budget of {}",
                     self.budget
                 );
             }

@@ -1,4 +1,4 @@
-//! What `EXPLAIN` and `EXPLAIN ANALYZE` say of statements on a device, and which statements stay with the CPU.
+//! The output of `EXPLAIN` and `EXPLAIN ANALYZE` for statements on a device, and the statements that run on the CPU.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ async fn groups() {
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
-    // By floating point, by what is computed, beside other aggregates, over distinct values: the table itself.
+    // These read the table itself: groups by floating point or by an expression, other aggregates, distinct values.
     for sql in [
         "SELECT f32, exact_quantiles(i8, 0.5) FROM t GROUP BY f32",
         "SELECT i8 + 1, exact_quantiles(i8, 0.5) FROM t GROUP BY i8 + 1",
@@ -151,7 +151,7 @@ async fn best_rows() {
             device.name()
         )
     );
-    // Beside other aggregates, over what is computed, over distinct pairs: the table itself.
+    // These read the table itself: other aggregates, values of an expression, distinct pairs.
     for sql in [
         "SELECT topk_by(id, f32, 3), count(*) FROM t",
         "SELECT topk_by(id, f32 + 1, 3) FROM t",
@@ -161,7 +161,7 @@ async fn best_rows() {
         let plan = physical_plan(&ctx, sql).await;
         assert!(!plan.contains("Pinned"), "{sql}: {plan}");
     }
-    // No memory to work in.
+    // No device memory for a workspace.
     device.release_workspace();
     set(&ctx, "cuda_memory_limit", "1k").await;
     let sql = "SELECT max_by(id, f32) FROM t";
@@ -218,7 +218,7 @@ async fn best_rows_of_groups() {
             "{sql}: {analyzed}"
         );
     }
-    // By floating point, by what is computed, beside other aggregates, over distinct pairs: the table itself.
+    // These read the table itself: groups by floating point or by an expression, other aggregates, distinct pairs.
     for sql in [
         "SELECT f32, topk_by(id, f32, 3) FROM t GROUP BY f32",
         "SELECT i8 + 1, topk_by(id, f32, 3) FROM t GROUP BY i8 + 1",
@@ -278,7 +278,7 @@ async fn strategies() {
     }
 }
 
-/// Numbers of groups beyond 64 bits, records beyond 128: planned for the CPU.
+/// Codes of groups with more than 64 bits, and records with more than 128 bits, are planned for the CPU.
 async fn groups_that_do_not_fit() {
     let ctx = session(2);
     pinned(&ctx, &batch(with_nulls(columns(Pattern::Extremes, 5000, 2))), 2).await;
@@ -301,7 +301,7 @@ async fn groups_that_do_not_fit() {
     }
 }
 
-/// Numbers, keys and values beyond 128 bits, or more than ten group columns: planned for the CPU.
+/// Codes, keys and values with more than 128 bits together, and more than ten group columns, are planned for the CPU.
 async fn best_rows_that_do_not_fit() {
     let ctx = session(2);
     let mut all = with_cents(Pattern::Random, 5000, 2, true);
@@ -331,7 +331,7 @@ async fn best_rows_that_do_not_fit() {
     }
 }
 
-/// What the device cannot decide runs over the table.
+/// Filters that the device cannot compute run over the table.
 async fn conditions() {
     let ctx = session(2);
     pinned(&ctx, &batch(columns(Pattern::Random, 1000, 1)), 2).await;
@@ -370,7 +370,7 @@ async fn filters_that_calls_share() {
     assert!(shown.contains(calls), "{shown}");
 }
 
-/// Not on the device: two keys, a key that is computed or may be NULL, no limit, other columns.
+/// Sorts that do not run on the device: two keys, a key that is an expression or may be NULL, no limit, other columns.
 async fn sorts() {
     let ctx = session(3);
     let names = ["i8", "f32", "f64", "dec"];

@@ -1,4 +1,4 @@
-//! Faults of a device, by failpoints: each group in a process of its own, as they belong to the whole process.
+//! Faults of a device, by failpoints. Each group of tests runs in a process of its own, because failpoints belong to a process.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use quantiles_testing::{batch, error, query, register, row, rows_joined, session
 
 use crate::support::{asynchronous, columns, passes_in_a_process, plain, refusal, two_devices};
 
-/// The tests of this module; those that are ignored run in the processes of the others.
+/// The tests of this module. The ignored ones run in processes that the others start.
 pub(crate) fn tests() -> Vec<Trial> {
     let shards = asynchronous("faults::shards_in_a_process", shards_in_a_process);
     let tables = asynchronous("faults::pinned_tables_in_a_process", pinned_tables_in_a_process);
@@ -34,7 +34,7 @@ async fn shards_in_a_process() {
     let plain = session(4);
     register(&plain, "t", &rows, 4, 3000);
     let expected = row(&plain, sql).await;
-    // Pinned on two devices: the table itself, by the CPU, where the session leaves it to us.
+    // A table on two devices: the CPU reads the table itself if `quantiles.device` is auto.
     let ctx = session(4);
     use_devices(&ctx, devices.clone());
     register(&ctx, "t", &rows, 4, 3000);
@@ -88,7 +88,7 @@ async fn shards_in_a_process() {
             fail::remove(format!("quantiles::{phase}"));
         }
     }
-    // Values that never came to the shard: no device has failed, and nothing may answer without them.
+    // Values that were never added to the shard: no device has failed, and there must be no answer without them.
     for falls_back in [false, true] {
         let staged = staged_session(4);
         RoundDevice::on(devices.clone(), falls_back).give(staged.state_ref().write().config_mut());
@@ -118,7 +118,7 @@ async fn pinned_tables_in_a_process() {
     let sql = "SELECT exact_quantiles(x, 1) FROM t";
     for phase in ["cuda_select", "cuda_compile"] {
         fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
-        // The table itself, by the CPU.
+        // The CPU reads the table itself.
         assert_eq!(row(&ctx, sql).await, "5000", "{phase}");
         let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
         assert!(analyzed.contains("cuda_fallback=1"), "{phase}: {analyzed}");

@@ -1,4 +1,4 @@
-//! Kernels compile for the architectures that are named; no device is needed, only NVRTC.
+//! Kernels compile for several architectures. Only NVRTC is needed, not a device.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ tests! {
     plain the_compiler_says_what_is_wrong,
 }
 
-/// Bytes of shared memory that a block may have.
+/// Architectures, with the bytes of shared memory that a block may have.
 const OTHERS: [(&str, usize); 6] = [
     ("sm_75", 64 << 10),
     ("sm_80", 163 << 10),
@@ -28,29 +28,29 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::get().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What runs over values of `words` on a device with so much shared memory.
-fn selections(words: ColumnFormat, shared: usize) -> [Program; 4] {
-    let shape = Shape::try_new(words, shared).unwrap();
+/// The programs of selections over values of `format` on a device whose blocks have `shared` bytes of shared memory.
+fn selections(format: ColumnFormat, shared: usize) -> [Program; 4] {
+    let shape = Shape::try_new(format, shared).unwrap();
     let (first, second) = (KernelFile::SampleSelect, KernelFile::SampleFinish);
     [(first, false), (second, false), (first, true), (second, true)].map(|(file, masked)| Program {
         file,
-        words,
+        format,
         masked,
         batch: shape.batch,
         descending: false,
     })
 }
 
-/// What compares values of `words`.
-fn filter(words: ColumnFormat) -> Program {
-    simple(KernelFile::Filter, words)
+/// The program that compares values of `format`.
+fn filter(format: ColumnFormat) -> Program {
+    simple(KernelFile::Filter, format)
 }
 
-/// Kernels that hold one value at a time.
-fn simple(file: KernelFile, words: ColumnFormat) -> Program {
+/// A program whose threads hold one value at a time.
+fn simple(file: KernelFile, format: ColumnFormat) -> Program {
     Program {
         file,
-        words,
+        format,
         masked: false,
         batch: 1,
         descending: false,
@@ -87,18 +87,18 @@ fn every_kernel_compiles_for_the_h200() {
     let (architecture, shared) = H200;
     let mut all: Vec<_> = ColumnFormat::ALL
         .iter()
-        .flat_map(|words| selections(*words, shared))
+        .flat_map(|format| selections(*format, shared))
         .map(|program| (program, architecture))
         .collect();
-    all.extend(ColumnFormat::ALL.map(|words| (filter(words), architecture)));
+    all.extend(ColumnFormat::ALL.map(|format| (filter(format), architecture)));
     // Int8, Float16, Float32, Float64, Decimal128.
     for kind in [1, 4, 8, 12, 14] {
         all.push((buckets(ColumnFormat::ALL[kind], false), architecture));
     }
     // Float32 and Int64.
-    for words in [ColumnFormat::ALL[8], ColumnFormat::ALL[11]] {
-        all.push((buckets(words, true), architecture));
-        all.push((top(words), architecture));
+    for format in [ColumnFormat::ALL[8], ColumnFormat::ALL[11]] {
+        all.push((buckets(format, true), architecture));
+        all.push((top(format), architecture));
         for (queue, descending) in [
             (1, false),
             (1, true),
@@ -107,30 +107,30 @@ fn every_kernel_compiles_for_the_h200() {
             (256, true),
             (1024, true),
         ] {
-            all.push((runs(words, queue, descending), architecture));
+            all.push((runs(format, queue, descending), architecture));
         }
     }
     all.push((runs(ColumnFormat::ALL[14], 1, true), architecture));
-    // Rows of floats with NaNs and of decimals, values of rows, points.
-    for words in [ColumnFormat::TURNED[2], ColumnFormat::ALL[14]] {
-        all.push((top(words), architecture));
+    // Bitmaps for floats with NaNs and for decimals, values of rows, points.
+    for format in [ColumnFormat::TURNED[2], ColumnFormat::ALL[14]] {
+        all.push((top(format), architecture));
     }
     all.push((simple(KernelFile::Gather, ColumnFormat::ALL[0]), architecture));
-    // Records of 64 and 128 bits, and those made of columns of any type.
-    for words in [ColumnFormat::ALL[10], ColumnFormat::ALL[14]] {
-        all.push((simple(KernelFile::Sort, words), architecture));
+    // Records of 64 and 128 bits, and records made of columns of any type.
+    for format in [ColumnFormat::ALL[10], ColumnFormat::ALL[14]] {
+        all.push((simple(KernelFile::Sort, format), architecture));
     }
-    for words in [ColumnFormat::ALL[6], ColumnFormat::ALL[10]] {
-        all.extend([1, 32, 128, 256, 1024].map(|queue| (best_rows(words, queue), architecture)));
+    for format in [ColumnFormat::ALL[6], ColumnFormat::ALL[10]] {
+        all.extend([1, 32, 128, 256, 1024].map(|queue| (best_rows(format, queue), architecture)));
     }
-    for (words, masked) in ColumnFormat::ALL
+    for (format, masked) in ColumnFormat::ALL
         .into_iter()
         .chain(ColumnFormat::TURNED)
-        .flat_map(|words| [(words, false), (words, true)])
+        .flat_map(|format| [(format, false), (format, true)])
     {
         let program = Program {
             masked,
-            ..simple(KernelFile::Group, words)
+            ..simple(KernelFile::Group, format)
         };
         all.push((program, architecture));
     }
@@ -138,44 +138,44 @@ fn every_kernel_compiles_for_the_h200() {
     compile(nvrtc, &distinct(&all), &all);
 }
 
-/// What answers rounds over values of `words`.
-fn buckets(words: ColumnFormat, masked: bool) -> Program {
+/// The program that answers requests of rounds over values of `format`.
+fn buckets(format: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
-        ..CudaBackend::program(words)
+        ..CudaBackend::program(format)
     }
 }
 
-/// What finds the best rows of runs, by blocks for 1, or by warps with queues of this length.
-fn runs(words: ColumnFormat, queue: u32, descending: bool) -> Program {
+/// The program that finds the best rows of runs: by blocks for 1, or else by warps with queues of this length.
+fn runs(format: ColumnFormat, queue: u32, descending: bool) -> Program {
     Program {
         masked: true,
         batch: queue,
         descending,
-        ..simple(KernelFile::WarpSelect, words)
+        ..simple(KernelFile::WarpSelect, format)
     }
 }
 
-/// What ranks rows by values of `words`.
-fn top(words: ColumnFormat) -> Program {
+/// The program that finds the rows with the greatest values of `format`.
+fn top(format: ColumnFormat) -> Program {
     Program {
         file: KernelFile::TopK,
-        words,
+        format,
         masked: true,
         batch: 4,
         descending: true,
     }
 }
 
-/// What finds the best rows of groups, or selects them by queues of this length.
-fn best_rows(words: ColumnFormat, queue: u32) -> Program {
+/// The program that makes records and answers of groups, or that selects by queues of this length.
+fn best_rows(format: ColumnFormat, queue: u32) -> Program {
     Program {
         batch: queue,
-        ..simple(KernelFile::GroupTop, words)
+        ..simple(KernelFile::GroupTop, format)
     }
 }
 
-/// What finds nearest points.
+/// The program that finds nearest points.
 fn nearest() -> Program {
     Program {
         descending: true,

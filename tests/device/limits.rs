@@ -1,4 +1,4 @@
-//! Too little memory, of a device or of the host: done without, or an error that says which limit.
+//! Too little memory of a device or of the host: the query runs without it, or an error names the limit.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ async fn pinned_tables() {
     let error = device.allocate(1 << 45, None).unwrap_err();
     assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");
     device.check().unwrap();
-    // The column fits, and nothing to work in.
+    // The column fits, but no workspace.
     pin_table(&ctx, "t", &["x"]).await.unwrap();
     device.release_workspace();
     set(&ctx, "cuda_memory_limit", "1k").await;
@@ -74,7 +74,7 @@ async fn pinned_tables() {
     assert_eq!(row(&ctx, sql).await, "499999");
 }
 
-/// Page-locked memory is that of the shards, however many columns they read.
+/// The page-locked memory depends on the number of shards, not on the number of columns.
 async fn page_locked_memory_is_reserved() {
     let names: Vec<_> = (0..20).map(|number| format!("c{number}")).collect();
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..40_000));
@@ -102,19 +102,19 @@ async fn page_locked_memory_is_reserved() {
     }
 }
 
-/// A column just longer than pieces that double would make a good sum.
+/// A column just longer than a size at which pieces that double would waste most.
 async fn a_column_on_its_way_takes_little_more_than_its_size() {
     let ctx = session(1);
-    // Of its own: nothing else is held there.
+    // A device of its own, on which no other memory is held.
     use_devices(&ctx, vec![Arc::new(Device::open(0, None).unwrap())]);
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..(65 << 17)));
     register(&ctx, "t", &batch(vec![("x", numbers)]), 1, 8192);
-    // 65 MiB, a quarter of it, and once more where they are joined.
+    // 65 MiB, a quarter more, and once more while they are joined.
     set(&ctx, "cuda_memory_limit", "148m").await;
     pin_table(&ctx, "t", &["x"]).await.unwrap();
 }
 
-/// No memory to work in: an error that says so, or the CPU.
+/// Without memory for a workspace there is an error that says so, or the CPU answers.
 async fn best_rows_of_groups() {
     let ctx = session(2);
     pinned(&ctx, &batch(with_cents(Pattern::Random, 5000, 2, true)), 2).await;
@@ -132,7 +132,7 @@ async fn best_rows_of_groups() {
     assert!(analyzed.contains("cuda_fallback=1"), "{sql}: {analyzed}");
 }
 
-/// Memory of the device that ends while values come.
+/// Device memory that ends while values are uploaded.
 async fn streamed_columns() {
     let device = device();
     let ctx = session(3);
@@ -144,7 +144,7 @@ async fn streamed_columns() {
     device.check().unwrap();
 }
 
-/// Too little memory to work in is said, or done without.
+/// With too little memory for a workspace there is an error that says so, or the query runs without it.
 fn columns_on_two_devices() {
     let devices = two_devices();
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(2_000_000, 3)));
@@ -152,7 +152,7 @@ fn columns_on_two_devices() {
     let (_, sorted) = sorted_keys(&values);
     let ranks = ranks_of(2_000_000, 101);
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
-    let quantile_spec = |limit| {
+    let select = |limit| {
         let shares = columns.iter().map(|column| Selection {
             limit: Some(limit),
             ..selection(column, None)
@@ -163,12 +163,12 @@ fn columns_on_two_devices() {
     let mut found = 0;
     for megabytes in [9, 10, 12, 16, 32, 64] {
         devices.iter().for_each(|device| device.release_workspace());
-        match quantile_spec(megabytes << 20) {
+        match select(megabytes << 20) {
             Ok(Some(keys)) => {
                 assert_eq!(keys, expected, "{megabytes} MB");
                 found += 1;
             }
-            // No room for copies: rounds.
+            // Without room for copied keys, the ranks are found in rounds.
             Ok(None) => {}
             Err(error) => assert!(
                 matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
@@ -177,7 +177,7 @@ fn columns_on_two_devices() {
         }
     }
     devices.iter().for_each(|device| device.release_workspace());
-    let refused = quantile_spec(8 << 20).unwrap_err();
+    let refused = select(8 << 20).unwrap_err();
     assert!(
         refused.to_string().contains("quantiles.cuda_memory_limit"),
         "{refused}"
@@ -192,7 +192,7 @@ fn small_pool(bytes: usize) -> Arc<dyn MemoryPool> {
     Arc::new(GreedyMemoryPool::new(bytes))
 }
 
-/// Device memory that ends: said, or gone without where that is possible.
+/// When device memory ends, the query runs without it if possible, or there is an error that says so.
 fn shards() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(1_000_000, 3)));
     let (spec, sorted) = sorted_keys(&values);
@@ -226,7 +226,7 @@ fn shards() {
     let strategies = strategies();
     let ranks = ranks_of(1_000_000, 9);
     for strategy in &strategies[6..9] {
-        // Enough for the copy, and then something takes most of it.
+        // Enough for the copy of the values, but then other memory takes most of it.
         let (device, mut shard) = open(24 << 20);
         shard.append(&values, None).unwrap();
         let Reply::Counts { counts, kept } = answer(&mut shard, &count).unwrap() else {
@@ -245,7 +245,7 @@ fn shards() {
         device.release_workspace();
         assert_eq!(device.held_bytes(), 0);
     }
-    // No memory of the host for the keys: counts, but no lists.
+    // Without host memory for the keys there are counts, but no lists.
     let pool = small_pool(100_000);
     let device = Arc::new(Device::open(0, None).unwrap());
     let mut shard = CudaBackend::new(device, None)

@@ -1,6 +1,6 @@
-//! Tests that need a device, and those of its kernels, which need their compiler only.
+//! Tests that need a device, and tests of its kernels, which only need their compiler.
 //!
-//! Where there is no device they are ignored, so that no report counts them as passed; with `QUANTILES_REQUIRE_CUDA=1` they
+//! Without a device they are ignored, so that no report counts them as passed; with `QUANTILES_REQUIRE_CUDA=1` they
 //! fail. `cargo test --test device -- NAME` runs those whose names contain a word, such as `matrix` or `kernels`.
 
 mod explain;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use datafusion_quantiles::kernel::cuda::{Device, NVRTC_VARIABLE, Nvrtc};
 use libtest_mimic::{Arguments, Trial};
 
-/// The tests of `tests`, or the same as ignored ones, if what they need is not there and nobody said that it is.
+/// The tests. They become ignored ones if something that they need is missing, unless it is required to be there.
 fn needing(missing: Option<String>, is_required: bool, tests: Vec<Trial>) -> Vec<Trial> {
     let Some(missing) = missing.filter(|_| !is_required) else {
         return tests;

@@ -1,4 +1,4 @@
-//! The nearest rows of a matrix on a device, against a sort.
+//! The nearest rows of a matrix on a device, compared with a sort.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn points(values: Vec<f32>, width: usize, nulls: Option<NullBuffer>) -> FixedSiz
     FixedSizeListArray::try_new(item, width as i32, values, nulls).unwrap()
 }
 
-/// The `k` nearest of `rows` by a sort: NaN last, among equal distances the first row.
+/// The `k` nearest of `rows` by a sort: NaN last, and the lower row first where distances are equal.
 fn by_sort(
     values: &[f32],
     width: usize,
@@ -67,7 +67,7 @@ fn nearest_rows() {
     let device = device();
     for width in [1, 3, 4, 31, 128, 200] {
         for rows in [1, 31, 100, 10_007] {
-            // Whole numbers, so that distances tie; fractions, so that the order of additions shows; a NaN.
+            // Whole numbers, whose distances tie; fractions, where the order of additions matters; a NaN.
             for whole in [false, true] {
                 let mut values: Vec<f32> = pseudo_random(rows * width, 7)
                     .map(|word| match whole {
@@ -116,13 +116,13 @@ fn nearest_rows_of_what_is_wrong() {
     let array: ArrayRef = Arc::new(points(vec![0.0; 12], 3, None));
     let upload = |arrays: &[ArrayRef]| DeviceMatrix::upload(&device, arrays, None, &reservation());
     let matrix = upload(std::slice::from_ref(&array)).unwrap();
-    let quantile_spec = |point: &[f32], k| {
+    let refusal = |point: &[f32], k| {
         let found = matrix.nearest(point, k, None, false, &mut Report::default());
         found.unwrap_err().strip_backtrace()
     };
-    assert!(quantile_spec(&[0.0; 4], 1).contains("a point of 4 coordinates among points of 3"));
-    assert!(quantile_spec(&[0.0; 3], 0).contains("0 nearest rows: allowed are 1 to 1024"));
-    assert!(quantile_spec(&[0.0; 3], 1025).contains("1025 nearest rows: allowed are 1 to 1024"));
+    assert!(refusal(&[0.0; 4], 1).contains("a point of 4 coordinates among points of 3"));
+    assert!(refusal(&[0.0; 3], 0).contains("0 nearest rows: allowed are 1 to 1024"));
+    assert!(refusal(&[0.0; 3], 1025).contains("1025 nearest rows: allowed are 1 to 1024"));
     let other: ArrayRef = Arc::new(points(vec![0.0; 12], 4, None));
     for arrays in [
         vec![],

@@ -1,4 +1,4 @@
-//! Pinned tables: what they hold, who sees it, and many queries at once.
+//! Pinned tables: their contents, the sessions that see them, and many queries at once.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use quantiles_testing::{batch, error, physical_plan, row, session, set, texts};
 
 use crate::support::{On, columns, device, pinned, refusal, run, same, tests};
 
-/// What plans of quantiles show.
+/// The operator that plans of quantiles show.
 const PINNED: &str = "PinnedExec: device=cuda:0";
 
 tests! {
@@ -20,7 +20,7 @@ tests! {
     asynchronous queries_at_the_same_time,
 }
 
-/// A table of columns made of `value`, which runs through `range`.
+/// SQL that creates a table of columns made of `value`, which runs through `range`.
 async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
     run(
         ctx,
@@ -29,7 +29,7 @@ async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
     .await;
 }
 
-/// More than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.
+/// More ranks than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.
 async fn many_ranks_and_built_in_functions() {
     let ctx = session(2);
     let rows = batch(columns(Pattern::Random, 200_001, 9));
@@ -81,7 +81,7 @@ fn small_devices() {
                     device.release_workspace();
                     let selection = Selection {
                         column: &column,
-                        words: column.words(&spec),
+                        format: column.format(&spec),
                         mask: None,
                         limit: room.map(|room| device.held_bytes() + room),
                         timed: false,
@@ -103,7 +103,7 @@ fn small_devices() {
 async fn pinned_tables_are_snapshots() {
     let device = device();
     let ctx = session(2);
-    let quantile_spec = "SELECT exact_quantiles(x, [0, 1]) FROM s";
+    let sql = "SELECT exact_quantiles(x, [0, 1]) FROM s";
     make(&ctx, "s", "value AS x, -value AS y", "1, 1000").await;
     run(&ctx, "PIN TABLE s (x)").await;
     let shown = run(&ctx, "SHOW PINNED").await;
@@ -112,10 +112,10 @@ async fn pinned_tables_are_snapshots() {
         device.name()
     );
     assert_eq!(texts(&shown), [expected]);
-    assert_eq!(row(&ctx, quantile_spec).await, "[1, 1000]");
+    assert_eq!(row(&ctx, sql).await, "[1, 1000]");
     run(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)").await;
-    assert_eq!(row(&ctx, quantile_spec).await, "[1, 1000]");
-    // Not on the device: other columns, groups, other aggregates, parts of the rows.
+    assert_eq!(row(&ctx, sql).await, "[1, 1000]");
+    // These do not run on the device: other columns, groups, other aggregates, some of the rows.
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM s").await,
         "[-1000, 0]"
@@ -137,7 +137,7 @@ async fn pinned_tables_are_snapshots() {
         row(&ctx, "SELECT exact_quantiles(DISTINCT x, 1) FROM s").await,
         "5000"
     );
-    // Under other names, and through a view, it is the same column.
+    // A column under another name, or in a view, is the same column.
     assert_eq!(
         row(
             &ctx,
@@ -156,39 +156,35 @@ async fn pinned_tables_are_snapshots() {
         "[1, 1000]"
     );
     set(&ctx, "device", "cpu").await;
-    assert_eq!(row(&ctx, quantile_spec).await, "[0, 5000]");
-    // A device that is not there, and that the table itself would be sent to.
+    assert_eq!(row(&ctx, sql).await, "[0, 5000]");
+    // A device that does not exist, to which the table itself would be sent.
     set(&ctx, "device", "cuda:7").await;
-    assert!(
-        error(&ctx, quantile_spec)
-            .await
-            .contains("there is no device cuda:7")
-    );
+    assert!(error(&ctx, sql).await.contains("there is no device cuda:7"));
     set(&ctx, "device", "auto").await;
-    // No table of the name; another one of the same schema; of another schema.
+    // No table with the name; another table with the same schema; another table with another schema.
     run(&ctx, "DROP TABLE s").await;
     assert!(
-        error(&ctx, quantile_spec)
+        error(&ctx, sql)
             .await
             .contains("table 'datafusion.public.s' not found")
     );
     make(&ctx, "s", "value AS x, value AS y", "7, 8").await;
-    assert_eq!(row(&ctx, quantile_spec).await, "[7, 8]");
+    assert_eq!(row(&ctx, sql).await, "[7, 8]");
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM v").await,
         "[1, 1000]",
         "a view keeps the table that it was made of"
     );
-    // Another session, with tables of its own.
+    // Another session, which has tables of its own.
     let other = SessionContext::new_with_config(ctx.copied_config());
     datafusion_quantiles::register_all(&other).unwrap();
     make(&other, "s", "value AS x, -value AS y", "5000, 6000").await;
-    assert_eq!(row(&other, quantile_spec).await, "[5000, 6000]");
+    assert_eq!(row(&other, sql).await, "[5000, 6000]");
     assert!(refusal(&other, "UNPIN TABLE s").await.contains("is not pinned"));
     run(&ctx, "DROP TABLE s").await;
     make(&ctx, "s", "CAST(value AS INT) AS x, value AS y", "7, 8").await;
-    assert_eq!(row(&ctx, quantile_spec).await, "[7, 8]");
-    // A name that means another table by now.
+    assert_eq!(row(&ctx, sql).await, "[7, 8]");
+    // A name that means another table now.
     run(&ctx, "DROP TABLE s").await;
     make(&ctx, "s", "value AS x, value AS y", "20, 30").await;
     run(&ctx, "CREATE SCHEMA other").await;
@@ -205,17 +201,13 @@ async fn pinned_tables_are_snapshots() {
         "[20, 30]"
     );
     run(&ctx, "SET datafusion.catalog.default_schema = 'public'").await;
-    // Pinned again: what is there now.
+    // After pinning again, the rows of now.
     run(&ctx, "PIN TABLE s (y, x)").await;
-    assert_eq!(row(&ctx, quantile_spec).await, "[20, 30]");
+    assert_eq!(row(&ctx, sql).await, "[20, 30]");
     run(&ctx, "UNPIN TABLE s").await;
     run(&ctx, "UNPIN TABLE other.s").await;
     assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
-    assert!(
-        physical_plan(&ctx, quantile_spec)
-            .await
-            .starts_with("QuantilesExec")
-    );
+    assert!(physical_plan(&ctx, sql).await.starts_with("QuantilesExec"));
 }
 
 async fn queries_at_the_same_time() {

@@ -1,4 +1,4 @@
-//! Columns whose values repeat: few distinct ones, some of them frequent, neighbours of each other, or beside many that are not.
+//! Columns with repeated values: few distinct ones, frequent ones, and frequent ones beside many rare ones.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ tests! {
     plain long_columns_of_few_distinct_values,
 }
 
-/// How often values occur, and where they lie.
+/// How often values occur, and where they lie in the range of keys.
 #[derive(Debug, Clone, Copy)]
 enum Repeats {
-    /// As often as each other, anywhere.
+    /// All values are equally frequent, and lie anywhere.
     Spread,
-    /// As often as each other, from 0 on.
+    /// All values are equally frequent, and are whole numbers from 0.
     FromZero,
-    /// Three beside each other, then none for long.
+    /// Three neighbouring values, then a long gap.
     Neighbours,
-    /// Half of the rows; the other half are distinct.
+    /// These values have half of the rows; the other rows are distinct.
     AmongOthers,
-    /// Each half as often as the one before.
+    /// Each value is half as frequent as the one before.
     Halves,
-    /// One has nearly all rows.
+    /// One value has nearly all rows.
     One,
 }
 
@@ -90,7 +90,7 @@ fn columns(len: usize, value: impl Fn(u64) -> u64) -> Vec<(&'static str, ArrayRe
     ]
 }
 
-/// Each of some ranks by itself, and 3, 101 and 1000 of them together.
+/// Checks some ranks one by one, and 3, 101 and 1000 ranks together.
 fn check(values: &ArrayRef, what: &str) {
     let device = device();
     let (_, sorted) = sorted_keys(values);
@@ -120,7 +120,7 @@ fn few_distinct_values() {
     }
 }
 
-/// So many rows that a rank's cell holds more keys than one block selects among.
+/// A number of rows for which the cell of a rank has more keys than one block selects among.
 fn long_columns_of_few_distinct_values() {
     for repeats in Repeats::ALL {
         for distinct in [2, 150, 1000] {

@@ -1,4 +1,4 @@
-//! Every request to a shard on a device, against the shards of the CPU.
+//! Every request to a shard on a device, compared with shards on the CPU.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) fn key_vec(keys: &[KeyBits], width: Width) -> KeyVec {
     }
 }
 
-/// Requests of all kinds about keys, at least one, that are sorted; those where the naive shard answers as all do.
+/// Requests of all kinds about the sorted `keys`, of which there is at least one. The naive shard gives the same replies to these.
 fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
     let mut distinct = sorted.to_vec();
     distinct.dedup();
@@ -86,7 +86,7 @@ fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
         extract(&narrow),
         extract(&all),
         count(&coarse, &all, &[0, 3, 500, 900]),
-        // Whole cells of the last count, and parts of them.
+        // Brackets that are whole cells of the last count, and brackets that are parts of them.
         extract(&narrow),
         count(&coarse, &narrow, &[2, 100]),
         count(
@@ -94,7 +94,7 @@ fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
             &all,
             &[1, 17],
         ),
-        // More than a block has counters for.
+        // More cells than a block has counters for.
         count(&Cells::Table(table(60_000)), &all, &[]),
         count(&few, &all, &[1, 2]),
         count(&few, &narrow, &[1]),
@@ -115,7 +115,7 @@ fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
     requests
 }
 
-/// Requests whose replies depend on the order of the keys: the CPU's shard alone answers alike.
+/// Requests whose replies depend on the order of the keys. Only the shard of the CPU gives the same replies to these.
 fn ordered_requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
     let n = sorted.len() as u64;
     let key = |share: usize| sorted[(sorted.len() - 1) * share / 100];
@@ -210,7 +210,7 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
     for (number, request) in ordered_requests(&sorted, width).iter().enumerate() {
         let (found, expected) = (answer(&mut on_device, request), answer(&mut fast, request));
         let is_valid = match &found {
-            // Where values are sketched one by one, in blocks of their own.
+            // With this error values are sketched one by one, so the blocks differ.
             Reply::Sketch(Some(summary)) => found == expected || proves_ranks(summary, &sorted),
             _ => found == expected,
         };
@@ -218,7 +218,7 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
     }
 }
 
-/// Whether brackets of all ranks hold their keys, and as few as is promised.
+/// Whether the brackets of all ranks hold their keys, and no more keys than the sketch promises.
 fn proves_ranks(summary: &AnySummary, sorted: &[KeyBits]) -> bool {
     let n = sorted.len() as u64;
     let ranks: Vec<u64> = (1..=n).step_by((n as usize / 50).max(1)).collect();
@@ -323,7 +323,7 @@ fn filtered_rows_are_skipped_and_stopped_shards_end() {
     );
 }
 
-/// Shared memory as other devices have it.
+/// Shared memory of the sizes that other devices have.
 fn less_shared_memory() {
     for bytes in [64 << 10, 99 << 10, 163 << 10] {
         let backend = CudaBackend::new(Arc::new(Device::open(0, Some(bytes)).unwrap()), None);

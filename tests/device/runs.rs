@@ -1,5 +1,5 @@
-//! The best rows of groups by every method, whatever would be chosen: by sorting, by warps, and run by run where the rows of a group
-//! lie together.
+//! The best rows of groups by every method, also by those that would not be chosen: by sorting, by warps, and run by run where the rows
+//! of a group lie together.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ tests! {
     asynchronous kernels_of_tables_in_the_order_of_groups,
 }
 
-/// Either way to find them, whatever would be chosen.
+/// Both methods find the same rows, also where the other one would be chosen.
 fn warps_and_sorting_find_the_same_rows() {
     let device = device();
     for pattern in [
@@ -45,7 +45,7 @@ fn warps_and_sorting_find_the_same_rows() {
                     Int32Array::from_iter_values(pseudo_random(len, 7).map(|word| (word % 11) as i32));
                 let groups: ArrayRef = Arc::new(groups);
                 let few = DeviceColumn::upload(&device, &DataType::Int32, &[groups]).unwrap();
-                // Records of 64 bits, of 128, and with places.
+                // Records of 64 bits, of 128 bits, and with places in place of values.
                 for (group, key, value) in [
                     (&few, "i16", "u16"),
                     (&few, "f32", "id"),
@@ -55,9 +55,8 @@ fn warps_and_sorting_find_the_same_rows() {
                     let (key, value) = (column(key), column(value));
                     for k in [1, 2, 32, 33, 128, 129, 256, 1000, 1024] {
                         for least in [false, true] {
-                            let quantile_spec = |method| best(group, &key, &value, k, least, method).0;
-                            let (sorted, warps) =
-                                (quantile_spec(TopMethod::Sort), quantile_spec(TopMethod::Warps));
+                            let answer = |method| best(group, &key, &value, k, least, method).0;
+                            let (sorted, warps) = (answer(TopMethod::Sort), answer(TopMethod::Warps));
                             let what =
                                 format!("{pattern:?}, {len} rows, nulls: {nulls}, k = {k}, least: {least}");
                             assert_eq!(sorted.codes, warps.codes, "{what}");
@@ -81,7 +80,7 @@ fn in_runs(report: &Report) -> Vec<&'static str> {
     names.filter(|name| name.starts_with("ws_")).collect()
 }
 
-/// Runs of rows of one group: as long as blocks take, longer, short ones, some that start inside of a vector, several of one group.
+/// Runs of rows of one group: as long as a block reads at most, longer, short, some that start inside of a vector, several of one group.
 pub(crate) fn runs_of(len: usize, least: usize) -> ArrayRef {
     let mut groups = Vec::with_capacity(len);
     let mut lengths = pseudo_random(len, 17);
@@ -93,7 +92,7 @@ pub(crate) fn runs_of(len: usize, least: usize) -> ArrayRef {
     Arc::new(Int32Array::from(groups))
 }
 
-/// How many rows, and whether those with the least keys.
+/// Numbers of rows, and whether the rows with the least keys are asked for.
 const ASKED: [(u64, bool); 9] = [
     (1, false),
     (10, true),
@@ -106,7 +105,7 @@ const ASKED: [(u64, bool); 9] = [
     (1500, false),
 ];
 
-/// Rows of groups that lie together, found run by run, are those that a sort finds: by blocks and by warps, with NULLs and ties.
+/// If rows of groups lie together, blocks and warps find the same rows run by run as a sort does, with NULLs and ties.
 /// The kernels that ran.
 fn rows_of_runs(device: &Arc<Device>, patterns: &[Pattern], keys: &[(&str, &str)]) -> BTreeSet<&'static str> {
     let mut kernels = BTreeSet::new();
@@ -123,10 +122,10 @@ fn rows_of_runs(device: &Arc<Device>, patterns: &[Pattern], keys: &[(&str, &str)
             for (name, value) in keys {
                 let (key, value) = (column(name), column(value));
                 for (k, least) in ASKED {
-                    let quantile_spec = |method| best(&groups, &key, &value, k, least, method);
-                    let (sorted, _) = quantile_spec(TopMethod::Sort);
+                    let answer = |method| best(&groups, &key, &value, k, least, method);
+                    let (sorted, _) = answer(TopMethod::Sort);
                     for method in [TopMethod::Runs, TopMethod::RunsByBlocks, TopMethod::RunsByWarps] {
-                        let (found, report) = quantile_spec(method);
+                        let (found, report) = answer(method);
                         let what = format!(
                             "{pattern:?}, {len} rows, {name}, nulls: {nulls}, k = {k}, least: {least}, {method:?}"
                         );
@@ -185,7 +184,7 @@ fn rows_of_runs_in_little_shared_memory() {
     }
 }
 
-/// Which kernels run from SQL.
+/// The kernels that run for SQL statements.
 async fn kernels_of_tables_in_the_order_of_groups() {
     let ctx = session(2);
     let rows = in_order_of_groups(Pattern::Random, 800_019, true);

@@ -5,19 +5,19 @@ use datafusion_quantiles::kernel::cuda::{
 };
 use datafusion_quantiles::key::KeySpec;
 
-/// A selection among all values, or those that a mask leaves, with their number.
+/// A selection in all rows, or in those of a mask, which comes with the number of its rows that have a value.
 pub(crate) fn selection<'a>(column: &'a DeviceColumn, mask: Option<&'a (RowMask, u64)>) -> Selection<'a> {
     let spec = KeySpec::try_new(column.data_type()).unwrap();
     Selection {
         column,
-        words: column.words(&spec),
+        format: column.format(&spec),
         mask: mask.map(|(mask, kept)| (mask.bits(), *kept)),
         limit: None,
         timed: false,
     }
 }
 
-/// The best rows of groups by a method, and the kernels that found them.
+/// The best rows of groups by a method, and the names of the kernels that ran.
 pub(crate) fn best(
     group: &DeviceColumn,
     key: &DeviceColumn,

@@ -1,6 +1,6 @@
-//! Tables and columns on several devices: by their own kernels together, and in rounds where those leave a rank open.
+//! Tables and columns on several devices: the devices select together, and rounds find the ranks that stay open.
 //!
-//! Where there is one device, two are two streams on it: what is sent and merged does not differ.
+//! On a machine with one device, two devices are two streams on it. What is sent and merged is the same.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ tests! {
     asynchronous bytes_between_devices,
 }
 
-/// Some of the rows on each device, in turn.
+/// Divides rows among devices, one after the other.
 pub(crate) fn spread(
     values: &ArrayRef,
     shares: &[Range<usize>],
@@ -55,7 +55,7 @@ fn select(columns: &[DeviceColumn], ranks: &[u64]) -> (Option<Vec<KeyBits>>, Rep
     (found, report)
 }
 
-/// So many ranks and those at the ends, or a single one.
+/// `count` ranks and those at both ends, or a single rank.
 fn wanted(n: u64, count: u64) -> Vec<u64> {
     match count {
         1 => vec![n.div_ceil(3)],
@@ -63,7 +63,7 @@ fn wanted(n: u64, count: u64) -> Vec<u64> {
     }
 }
 
-/// The keys of all ranks, found by the devices together.
+/// The keys of all ranks, which the devices find together.
 fn check(values: &ArrayRef, shares: &[Range<usize>], devices: &[Arc<Device>], counts: &[u64], what: &str) {
     let (_, sorted) = sorted_keys(values);
     let columns = spread(values, shares, devices);
@@ -79,7 +79,7 @@ fn check(values: &ArrayRef, shares: &[Range<usize>], devices: &[Arc<Device>], co
     }
 }
 
-/// All values on one device, most of them, and as many on each; and some rows on none.
+/// Shares of the rows: all on one device, most on one, equal ones, and devices without rows.
 fn all_shares(len: usize) -> Vec<Vec<Range<usize>>> {
     let (half, most) = (len / 2, len - len.min(7));
     vec![
@@ -121,7 +121,7 @@ fn every_type_last_patterns() {
     every_type(&patterns::ALL[8..]);
 }
 
-/// More devices than two, and more ranks than one sequence has.
+/// More than two devices, and more ranks than one sequence of launches has room for.
 fn three_devices_and_many_ranks() {
     let devices = devices(3);
     for pattern in [Pattern::Random, Pattern::Sorted, Pattern::Zipf] {
@@ -165,7 +165,7 @@ fn long_lists() {
         ),
         ("floats from 0 to 1", Arc::new(floats)),
     ] {
-        // A thousand ranks of a thousand values want all of them in lists.
+        // For a thousand ranks of a thousand values all of them go to lists.
         let counts: &[u64] = if name == "a thousand" {
             &[1, 3, 101]
         } else {
@@ -232,7 +232,7 @@ fn crowded(n: u64) -> ArrayRef {
     Arc::new(UInt64Array::from_iter_values((0..n).map(value)))
 }
 
-/// What the devices leave open is found in rounds: a cell too full for a block, and lists that there is no room for.
+/// Rounds find the ranks that the devices leave open: in a cell too full for a block, and in lists without room.
 async fn ranks_that_are_left_open() {
     let devices = two_devices();
     let n = 8_000_000;
@@ -254,7 +254,7 @@ async fn ranks_that_are_left_open() {
             "{sql}: {analyzed}"
         );
     }
-    // One device that is two, whose memory to work in is one.
+    // The same device twice, with one workspace.
     let columns = spread(
         &crowded(1000),
         &[0..10, 10..1000],
@@ -270,7 +270,7 @@ async fn ranks_that_are_left_open() {
     );
 }
 
-/// What `EXPLAIN ANALYZE` says of quantiles of values on these devices, which are those of the CPU.
+/// The output of `EXPLAIN ANALYZE` for quantiles of values on these devices. The quantiles are checked to be those of the CPU.
 async fn analyzed_on(devices: &[Arc<Device>], values: &ArrayRef, list: &str) -> (String, String) {
     let ctx = session(4);
     use_devices(&ctx, devices.to_vec());
@@ -288,7 +288,7 @@ async fn analyzed_on(devices: &[Arc<Device>], values: &ArrayRef, list: &str) -> 
     (analyzed, sql)
 }
 
-/// Sessions that have the same devices in another order do not wait for each other for ever.
+/// Sessions with the same devices in another order do not wait for each other forever.
 async fn queries_at_the_same_time() {
     let mut devices = two_devices();
     let mut tasks = Vec::new();
@@ -317,7 +317,7 @@ async fn queries_at_the_same_time() {
     }
 }
 
-/// What is said of a table on two devices, and what does not run there.
+/// Plans over a table on two devices, and queries that do not run there.
 async fn spread_tables() {
     let devices = two_devices();
     let ctx = session(4);
@@ -360,7 +360,7 @@ async fn spread_tables() {
     ] {
         assert!(!physical_plan(&ctx, sql).await.contains("Pinned"), "{sql}");
     }
-    // One of the two.
+    // Only one of the two devices.
     set(&ctx, "device", "cuda:1").await;
     pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
     let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
@@ -379,7 +379,7 @@ async fn spread_tables() {
     assert!(devices.iter().all(|device| device.held_bytes() == 0));
 }
 
-/// What is sent back grows with the ranks, not with the values.
+/// The number of bytes copied from the devices depends on the number of ranks, not on the number of values.
 async fn bytes_between_devices() {
     let devices = two_devices();
     let ctx = session(4);

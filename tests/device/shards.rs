@@ -19,7 +19,7 @@ tests! {
     plain executors_have_a_device,
 }
 
-/// Every strategy over shards on two devices, one of which has most values, and over one.
+/// Every strategy over one shard, and over two shards on two devices, of which one can have most values.
 fn every_strategy_over_shards() {
     let devices = two_devices();
     for pattern in patterns::ALL {
@@ -59,7 +59,7 @@ fn every_strategy_over_shards() {
     }
 }
 
-/// The rounds of executors: their devices', and the CPU's where devices fail.
+/// The rounds of executors run on their devices, and on the CPU if devices fail.
 async fn staged_rounds() {
     let devices = two_devices();
     let columns = with_nulls(columns(Pattern::Clusters, 90_001, 4));
@@ -75,7 +75,7 @@ async fn staged_rounds() {
         register(&ctx, "t", &rows, 4, 3000);
         for strategy in StrategyName::ALL {
             set(&ctx, "strategy", &strategy.to_string()).await;
-            // Whatever a client says of its own.
+            // The setting of the client does not matter.
             set(&ctx, "device", "cpu").await;
             assert_eq!(row(&ctx, &sql).await, expected, "{strategy}");
             let analyzed = rows_joined(&ctx, "EXPLAIN ANALYZE SELECT exact_quantiles(f64, 0.5) FROM t").await;
@@ -84,14 +84,14 @@ async fn staged_rounds() {
             }
         }
         if !falls_back {
-            // The executor's own limit, whatever a client allows.
+            // The limit of the executor counts, also where the client allows more.
             let limited = RoundDevice::on(devices.clone(), false).with_memory_limit(Some(100 << 10));
             limited.give(ctx.state_ref().write().config_mut());
             let refused = error(&ctx, &sql).await;
             assert!(refused.contains("--cuda-memory-limit"), "{refused}");
             RoundDevice::on(devices.clone(), false).give(ctx.state_ref().write().config_mut());
         }
-        // Too little for one partition's values.
+        // Too little memory for the values of one partition.
         set(&ctx, "cuda_memory_limit", "100k").await;
         match falls_back {
             true => {

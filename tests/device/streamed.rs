@@ -1,4 +1,4 @@
-//! Columns that go to a device as they are read, beside those that do not.
+//! Columns that are sent to a device while they are read, and other columns beside them.
 
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
@@ -15,7 +15,7 @@ const STREAMED: On = On {
 
 tests! { asynchronous expressions_and_what_stays }
 
-/// What is computed, beside other aggregates, and beside columns that stay on the CPU.
+/// Expressions as values, other aggregates, and columns that stay on the CPU.
 async fn expressions_and_what_stays() {
     let ctx = session(3);
     let mut all = columns(Pattern::Random, 30_001, 4);
@@ -46,7 +46,7 @@ async fn expressions_and_what_stays() {
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
-    // Nothing that a device can select.
+    // No column that a device can select in.
     for sql in [
         "SELECT exact_quantiles(CAST(i16 AS VARCHAR), 0.5) FROM t",
         "SELECT exact_quantiles(DISTINCT i8, 0.5) FROM t",

@@ -1,4 +1,4 @@
-//! What these tests share: their list, devices, columns, and answers of a device against the CPU's.
+//! Common parts of the tests: their list, devices, columns, and the comparison of answers with those of the CPU.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use libtest_mimic::{Failed, Trial};
 use quantiles_testing::patterns::Pattern;
 use quantiles_testing::{physical_plan, pseudo_random, query, register, set};
 
-/// The tests of a module, by their names: `plain` functions and `asynchronous` ones.
+/// Declares the tests of a module by their names: `plain` functions and `asynchronous` ones.
 macro_rules! tests {
     ($($kind:ident $name:ident),* $(,)?) => {
         /// The tests of this module.
@@ -60,7 +60,7 @@ pub(crate) fn device() -> Arc<Device> {
     Device::get(0).unwrap_or_else(|error| panic!("there is no device: {error}"))
 }
 
-/// This number of devices, as far as all of this crate knows: those of the machine, in turn.
+/// `count` devices for this crate: those of the machine, one after the other, each opened several times if there are fewer.
 pub(crate) fn devices(count: usize) -> Vec<Arc<Device>> {
     let there = Device::count().unwrap();
     let open = |number| Arc::new(Device::open(number % there, None).unwrap());
@@ -72,7 +72,7 @@ pub(crate) fn two_devices() -> Vec<Arc<Device>> {
     devices(2)
 }
 
-/// The device's name in plans.
+/// Name of the device in plans.
 pub(crate) fn named(device: &Device) -> String {
     format!("cuda:{}", device.ordinal())
 }
@@ -83,10 +83,10 @@ fn primitive<T: ArrowPrimitiveType>(words: &[i64], of: impl Fn(i64) -> T::Native
     ))
 }
 
-/// Columns of names.
+/// Columns with their names.
 pub(crate) type Columns = Vec<(&'static str, ArrayRef)>;
 
-/// One column for each kind of words on a device, and some more types, from the same words.
+/// One column for each format of values on a device, and of some more types, all made of the same numbers.
 pub(crate) fn columns(pattern: Pattern, len: usize, seed: u64) -> Columns {
     let words = pattern.words(len, seed);
     let floats = pattern.floats(len, seed);
@@ -125,7 +125,7 @@ pub(crate) fn columns(pattern: Pattern, len: usize, seed: u64) -> Columns {
     ]
 }
 
-/// Columns with about a third of the values NULL, each in its own rows.
+/// The columns with about a third of their values NULL, in other rows for each.
 pub(crate) fn with_nulls(columns: Columns) -> Columns {
     columns
         .into_iter()
@@ -152,7 +152,7 @@ pub(crate) async fn pinned(ctx: &SessionContext, rows: &RecordBatch, partitions:
     pin_table(ctx, "t", &names).await.unwrap();
 }
 
-/// Fails where bits differ: data compare by their bytes: NaN is NaN, and 0.0 is not -0.0.
+/// Asserts that two arrays have the same bits: a NaN equals itself, and 0.0 is not -0.0.
 pub(crate) fn same_bits(on_device: &RecordBatch, on_cpu: &RecordBatch, what: &str) {
     for (number, (device, cpu)) in on_device.columns().iter().zip(on_cpu.columns()).enumerate() {
         assert!(
@@ -162,7 +162,7 @@ pub(crate) fn same_bits(on_device: &RecordBatch, on_cpu: &RecordBatch, what: &st
     }
 }
 
-/// How values become keys, and those of the values, ascending.
+/// The key specification of the values, and their keys, ascending.
 pub(crate) fn sorted_keys(values: &ArrayRef) -> (KeySpec, Vec<KeyBits>) {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut sorted = spec.keys(values).unwrap();
@@ -170,7 +170,7 @@ pub(crate) fn sorted_keys(values: &ArrayRef) -> (KeySpec, Vec<KeyBits>) {
     (spec, sorted)
 }
 
-/// Runs a test that is ignored otherwise in a process of its own: failpoints belong to the whole process.
+/// Runs an ignored test in a process of its own, because failpoints belong to a process.
 pub(crate) fn passes_in_a_process(test: &str) {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -193,7 +193,7 @@ pub(crate) async fn refusal(ctx: &SessionContext, sql: &str) -> String {
     pinned::sql(ctx, sql).await.unwrap_err().strip_backtrace()
 }
 
-/// Where a statement runs, what its plan shows there, and the value of `quantiles.device` that it is compared with.
+/// Where a statement runs: the operator that its plan shows there, and the value of `quantiles.device` for the comparison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct On<'a> {
     pub(crate) device: &'a str,
@@ -202,7 +202,7 @@ pub(crate) struct On<'a> {
 }
 
 impl<'a> On<'a> {
-    /// On device 0, against the CPU.
+    /// On device 0, compared with the CPU.
     pub(crate) fn device(shown: &'a str) -> Self {
         Self {
             device: "cuda",
@@ -212,9 +212,9 @@ impl<'a> On<'a> {
     }
 }
 
-/// The answers of the device and of the CPU, which must be one: every bit.
+/// Asserts that the answers of the device and of the CPU have the same bits.
 pub(crate) async fn same(ctx: &SessionContext, sql: &str, on: On<'_>, what: &str) {
-    let quantile_spec = async |device| {
+    let answer = async |device| {
         set(ctx, "device", device).await;
         let plan = physical_plan(ctx, sql).await;
         let is_there = device == on.device;
@@ -224,7 +224,7 @@ pub(crate) async fn same(ctx: &SessionContext, sql: &str, on: On<'_>, what: &str
         answer.unwrap_or_else(|error| panic!("{what}: {error}"))
     };
     let (on_device, on_cpu): (Vec<RecordBatch>, Vec<RecordBatch>) =
-        (quantile_spec(on.device).await, quantile_spec(on.otherwise).await);
+        (answer(on.device).await, answer(on.otherwise).await);
     set(ctx, "device", "auto").await;
     let count = |rows: &[RecordBatch]| rows.iter().map(RecordBatch::num_rows).sum::<usize>();
     assert_eq!(count(&on_device), count(&on_cpu), "{what}");

@@ -132,7 +132,7 @@ fn check_bind_host(host: &str, insecure: bool) -> Result<(), End> {
         return Ok(());
     }
     Err(End::error(format!(
-        "--bind-host {host} opens this process to other machines, and it quantile_specs nobody who they are: whoever reaches it \
+        "--bind-host {host} opens this process to other machines, and it asks nobody who they are: whoever reaches it \
          reads and writes files with your rights. Give it a --token-file, or --tls-cert, --tls-key and --tls-ca; bind it \
          to 127.0.0.1; or give --insecure if the network lets only trusted users through"
     )))

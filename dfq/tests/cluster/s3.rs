@@ -97,16 +97,16 @@ fn tables_in_s3_are_read_with_the_credentials_of_each_machine() {
     let server = Server::start(root.path());
     let environment = server.environment(SECRET);
     let (_cluster, url) = cluster(&environment);
-    let quantile_spec =
+    let ask =
         "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]) AS x, exact_quantiles(f, 0.5) AS f, count(*) AS n FROM";
-    let local = format!("{quantile_spec} '{}/*.parquet'", files.display());
+    let local = format!("{ask} '{}/*.parquet'", files.display());
     let (done, expected, said) = dfq(&[], &["-c", &local]);
     assert!(done, "{said}");
     let create = "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 's3://trips/t/'";
     for (adaptive, strategy) in [("true", "auto"), ("false", "auto"), ("true", "dibms")] {
         let planner = format!("SET ballista.planner.adaptive.enabled = {adaptive}");
         let strategy = format!("SET quantiles.strategy = '{strategy}'");
-        let sql = format!("{quantile_spec} t");
+        let sql = format!("{ask} t");
         let statements = [create, &planner, &strategy, &sql];
         let mut args = vec!["--cluster", &url, "--partitions", "8"];
         statements
@@ -120,7 +120,7 @@ fn tables_in_s3_are_read_with_the_credentials_of_each_machine() {
     // Machines whose credentials are wrong say so; the client's are right.
     let wrong = server.environment("not the secret");
     let (_wrong, url) = cluster(&wrong);
-    let sql = format!("{quantile_spec} t");
+    let sql = format!("{ask} t");
     let (done, _, said) = dfq(&environment, &["--cluster", &url, "-c", create, "-c", &sql]);
     assert!(!done);
     assert!(said.contains("SignatureDoesNotMatch"), "{said}");

@@ -1,4 +1,4 @@
-//! Calls over pinned columns, and one execution of them on a device.
+//! Calls of functions over pinned columns, and the state of one execution on a device.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -13,53 +13,53 @@ use super::table::PinnedTable;
 use crate::kernel::cuda::source::ColumnFormat;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 
-/// A pinned column, and which of its rows count.
+/// A pinned column with a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FilteredColumn {
     /// Index of the pinned column.
     pub(crate) column: usize,
-    /// Which rows count; `None`: all.
+    /// The condition for a row to count. `None`: all rows count.
     pub(crate) filter: Option<Predicate>,
 }
 
-/// Calls over pinned columns, and how a device answers them.
+/// The calls of a query over pinned columns, and their computation on a device.
 pub(crate) trait PinnedCalls: Debug + Send + Sync {
-    /// All rows of the answer, by the device.
+    /// Computes all rows of the answer on the device.
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch>;
 
-    /// Pinned columns that are read, each once.
+    /// Indices of the pinned columns that are read, each once.
     fn columns(&self) -> Vec<usize>;
 
-    /// What is asked, for `EXPLAIN`.
+    /// The calls as `EXPLAIN` shows them.
     fn shown(&self, table: &PinnedTable) -> String;
 
-    /// Whether the device's records have room for the values of these columns, whatever rows a filter leaves.
+    /// Whether the values of these columns fit in the records that the device makes, also without a filter.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     fn fits(&self, _on: &mut OnDevice<'_>) -> Result<bool> {
         Ok(true)
     }
 
-    /// Host memory that grows with what is asked for.
+    /// Bytes of host memory that the query needs, as far as they depend on the number of rows in its answer.
     fn host_bytes(&self, _table: &PinnedTable) -> usize {
         0
     }
 }
 
-/// One execution on a device.
+/// The state of one execution on the devices of a pinned table.
 pub(crate) struct OnDevice<'a> {
     pub(super) table: &'a PinnedTable,
     /// Most bytes of device memory that this crate may hold.
     pub(super) limit: Option<u64>,
-    /// Whether the time of each kernel is wanted.
+    /// Whether to measure the time of each kernel.
     pub(super) timed: bool,
-    /// Host memory.
+    /// Reservation of host memory.
     pub(super) memory: MemoryReservation,
     pub(super) report: Report,
-    /// The rows of each filter on one of the table's devices: several columns may have the same.
+    /// Bitmaps that were computed so far, each with the index of the share and the filter: several columns can have the same filter.
     masks: Vec<(usize, Predicate, Arc<RowMask>)>,
-    /// How each column was selected, where that was in rounds, and in how many.
+    /// For each column that was selected in rounds: name of the strategy, and number of rounds.
     pub(super) rounds: Vec<(&'static str, usize)>,
 }
 
@@ -85,33 +85,33 @@ impl<'a> OnDevice<'a> {
         self.table.column(index)
     }
 
-    /// A question to the rows of a column, to those of `mask` where it is given.
+    /// A selection in the rows of a column, or only in those of `mask`, which comes with the number of its rows that have a value.
     pub(super) fn among<'b, M: Borrow<RowMask>>(
         &self,
         column: &'b DeviceColumn,
-        words: ColumnFormat,
+        format: ColumnFormat,
         mask: Option<&'b (M, u64)>,
     ) -> Selection<'b> {
         Selection {
             column,
-            words,
+            format,
             mask: mask.map(|(mask, kept)| (mask.borrow().bits(), *kept)),
             limit: self.limit,
             timed: self.timed,
         }
     }
 
-    /// The rows of a filter, and how many of them are not NULL in `column`.
-    pub(super) fn kept(
+    /// A bitmap of the rows of a filter, and the number of these that are not NULL in `column`.
+    pub(super) fn mask(
         &mut self,
         filter: Option<&Predicate>,
         column: &DeviceColumn,
     ) -> Result<Option<(Arc<RowMask>, u64)>> {
-        self.kept_of(0, filter, column)
+        self.mask_of_share(0, filter, column)
     }
 
-    /// The same of the rows that are on one of the table's devices.
-    pub(super) fn kept_of(
+    /// As [`Self::mask`], for the rows of one share of the table.
+    pub(super) fn mask_of_share(
         &mut self,
         share: usize,
         filter: Option<&Predicate>,
@@ -137,7 +137,7 @@ impl<'a> OnDevice<'a> {
     }
 }
 
-/// Each once, as they come.
+/// The columns in their order, each once.
 pub(super) fn distinct(columns: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut all = Vec::new();
     columns.for_each(|column| {

@@ -1,4 +1,4 @@
-//! The best rows of groups of pinned rows: `topk_by`, `max_by` and `min_by` with `GROUP BY`.
+//! The best rows of groups of pinned tables: `topk_by`, `max_by` and `min_by` with `GROUP BY`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, resources_err};
 
 use super::calls::{OnDevice, PinnedCalls, distinct};
-use super::groups::{GROUP_BYTES, all_codes, of_each};
+use super::groups::{GROUP_BYTES, all_codes, by_code};
 use super::table::PinnedTable;
 use super::topk::{PinnedTopKCall, value_bytes};
 use crate::exec::operator::comma_separated;
@@ -21,13 +21,13 @@ use crate::key::KeySpec;
 pub(crate) struct PinnedGroupTopK {
     /// Indices of the pinned columns that rows are grouped by.
     pub(crate) groups: Vec<usize>,
-    /// The rows that make groups; `None`: all.
+    /// The condition for a row to make a group. `None`: all rows do.
     pub(crate) filter: Option<Predicate>,
     pub(crate) calls: Vec<PinnedTopKCall>,
 }
 
 impl PinnedTopKCall {
-    /// Of all rows where there is no mask.
+    /// The selection of this call, in the rows of `mask` or in all rows.
     fn selection<'b>(
         &self,
         groups: &'b Groups<'b>,
@@ -35,10 +35,10 @@ impl PinnedTopKCall {
         on: &OnDevice<'b>,
     ) -> Result<GroupTopSelection<'b>> {
         let column = on.column(self.key.column);
-        let words = column.words(&KeySpec::try_new(column.data_type())?);
+        let format = column.format(&KeySpec::try_new(column.data_type())?);
         Ok(GroupTopSelection {
             groups,
-            keys: on.among(column, words, mask),
+            keys: on.among(column, format, mask),
             values: on.column(self.value),
             least: self.call.ascending,
             k: self.call.rows() as u64,
@@ -47,7 +47,7 @@ impl PinnedTopKCall {
     }
 
     fn group_rows(&self, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<GroupTop> {
-        let mask = on.kept(self.key.filter.as_ref(), on.column(self.key.column))?;
+        let mask = on.mask(self.key.filter.as_ref(), on.column(self.key.column))?;
         let selection = self.selection(groups, mask.as_ref(), on)?;
         let (memory, each) = (&on.memory, value_bytes(selection.values.data_type()));
         selection.rows(&mut on.report, |groups, rows| {
@@ -61,9 +61,9 @@ impl PinnedTopKCall {
         })
     }
 
-    /// A row for each of the groups `codes`, of which some may have no rows here.
+    /// The answer of this call for each of the groups `codes`. Some of them can have no rows in `top`.
     fn group_answers(&self, top: &GroupTop, codes: &[u64]) -> Result<ArrayRef> {
-        let lengths = of_each(codes, &top.codes, |group| top.lengths[group])?;
+        let lengths = by_code(codes, &top.codes, |group| top.lengths[group])?;
         match self.call.k {
             Some(_) => lists(&top.values, &lengths),
             None => firsts(&top.values, &lengths),

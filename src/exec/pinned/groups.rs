@@ -1,4 +1,4 @@
-//! Exact quantiles of pinned columns in groups: for each column its rows become records, which are put in order by group.
+//! Exact quantiles of pinned columns in groups. For each column its rows become records, which the device sorts by group and key.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
 
-/// Bytes of host memory for a key that is wanted: its place, itself, its part in the answer.
+/// Bytes of host memory for each key of the answer: its place, the key, and its value.
 const KEY_BYTES: usize = 96;
-/// Bytes for a group.
+/// Bytes of host memory for each group.
 pub(super) const GROUP_BYTES: usize = 96;
 
-/// Rows that are counted.
+/// A call of `count`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PinnedCount {
-    /// Index of the pinned column that has a value in them; `None`: they all count.
+    /// Index of the pinned column whose values are counted. `None`: rows are counted.
     pub(crate) column: Option<usize>,
-    /// Which rows count; `None`: all.
+    /// The condition for a row to count. `None`: all rows count.
     pub(crate) filter: Option<Predicate>,
 }
 
@@ -39,30 +39,30 @@ pub(crate) struct PinnedCount {
 pub(crate) struct PinnedGroups {
     /// Indices of the pinned columns that rows are grouped by.
     groups: Vec<usize>,
-    /// The rows that make groups; `None`: all.
+    /// The condition for a row to make a group. `None`: all rows do.
     filter: Option<Predicate>,
     aggregates: Aggregates,
-    /// Of each column of `aggregates`.
+    /// The pinned column for each column of `aggregates`.
     sources: Vec<FilteredColumn>,
-    /// Of each aggregate that is no quantile.
+    /// The counts: the aggregates that are not quantiles.
     counts: Vec<PinnedCount>,
 }
 
-/// Groups that are worked on together, by a thread.
-const LEAST_PART: usize = 1 << 14;
+/// Least number of groups of a work chunk.
+const LEAST_CHUNK: usize = 1 << 14;
 
-/// A column's groups, and their wanted keys, one group after the other.
-struct Selected {
+/// The groups of one column, and the keys at their target ranks, one group after the other.
+struct SelectedGroups {
     segments: Segments,
     keys: PickedKeys,
-    /// Groups that are worked on together, and where their keys begin.
-    parts: Vec<(Range<usize>, usize)>,
+    /// Work chunks: a range of groups, and the index of its first key.
+    chunks: Vec<(Range<usize>, usize)>,
     quantile_specs: Arc<[QuantileSpec]>,
     spec: KeySpec,
 }
 
 impl PinnedGroups {
-    /// `sources` are those of the quantiles, and of the others.
+    /// Calls over the pinned columns `sources` for the quantiles, and with `counts` for the other aggregates.
     pub(crate) fn new(
         groups: Vec<usize>,
         filter: Option<Predicate>,
@@ -79,64 +79,69 @@ impl PinnedGroups {
         }
     }
 
-    fn select(&self, column: usize, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<Selected> {
+    fn select(&self, column: usize, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<SelectedGroups> {
         let source = &self.sources[column];
         let values = on.column(source.column);
-        let mask = on.kept(source.filter.as_ref(), values)?;
+        let mask = on.mask(source.filter.as_ref(), values)?;
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.aggregates.calls_of(column);
         let quantile_specs: Arc<[QuantileSpec]> = quantile_specs
             .map(|call| call.selected().quantile_spec().clone())
             .collect();
         let ranks = quantile_specs.iter().map(most_ranks).sum::<usize>();
-        let among = on.among(values, values.words(&spec), mask.as_ref());
+        let among = on.among(values, values.format(&spec), mask.as_ref());
         let memory = &on.memory;
-        let mut parts = Vec::new();
+        let mut chunks = Vec::new();
         let (segments, keys) = groups.select(&among, &mut on.report, |segments| {
             let groups = segments.starts.len();
             memory.try_grow(groups * (GROUP_BYTES + ranks * KEY_BYTES))?;
-            let places = in_parallel(&even_parts(groups), |part| {
-                Ok((part.clone(), places(segments, part.clone(), &quantile_specs)))
+            let places = in_parallel(&work_chunks(groups), |chunk| {
+                Ok((chunk.clone(), places(segments, chunk.clone(), &quantile_specs)))
             })?;
             let mut from = 0;
-            for (part, places) in &places {
-                parts.push((part.clone(), from));
+            for (chunk, places) in &places {
+                chunks.push((chunk.clone(), from));
                 from += places.len();
             }
             let places: Vec<_> = places.into_iter().map(|(_, places)| places).collect();
             Ok(places.concat())
         })?;
-        if parts.is_empty() {
-            // No row has a value: places were not asked for.
-            parts.push((0..0, 0));
+        if chunks.is_empty() {
+            // No row has a value, so the places were not asked for.
+            chunks.push((0..0, 0));
         }
-        Ok(Selected {
+        Ok(SelectedGroups {
             segments,
             keys,
-            parts,
+            chunks,
             quantile_specs,
             spec,
         })
     }
 
-    /// The numbers of all groups, ascending.
-    fn codes(&self, selected: &[Selected], groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
+    /// The codes of all groups, ascending.
+    fn codes(
+        &self,
+        selected: &[SelectedGroups],
+        groups: &Groups<'_>,
+        on: &mut OnDevice<'_>,
+    ) -> Result<Vec<u64>> {
         let known = self.sources.iter().zip(selected);
         let known = known.map(|(source, selected)| (source, selected.segments.codes.as_slice()));
         all_codes(groups, self.groups[0], self.filter.as_ref(), known, on)
     }
 
-    /// Rows of each of the groups `codes`.
+    /// The counts of one call for each of the groups `codes`.
     fn count(
         &self,
         count: &PinnedCount,
-        selected: &[Selected],
+        selected: &[SelectedGroups],
         (groups, codes): (&Groups<'_>, &[u64]),
         on: &mut OnDevice<'_>,
     ) -> Result<ArrayRef> {
         let has_nulls = |column: usize| on.table.column(column).has_nulls();
         let column = count.column.filter(|column| has_nulls(*column));
-        // A column that was selected knows them if it has values in the same rows.
+        // A column that was selected has these counts if it has values in the same rows.
         let is_same = |source: &FilteredColumn| {
             let own = Some(source.column).filter(|column| has_nulls(*column));
             source.filter == count.filter && own == column
@@ -152,25 +157,25 @@ impl PinnedGroups {
                 &counted
             }
         };
-        let counts = of_each(codes, &segments.codes, |group| segments.length(group) as i64)?;
+        let counts = by_code(codes, &segments.codes, |group| segments.length(group) as i64)?;
         Ok(Arc::new(Int64Array::from(counts)))
     }
 }
 
-/// The groups that rows of `filter` are in.
+/// The groups of the rows of `filter`, with the number of these rows.
 fn present(
     groups: &Groups<'_>,
     group_column: usize,
     filter: Option<&Predicate>,
     on: &mut OnDevice<'_>,
 ) -> Result<Segments> {
-    let mask = on.kept(filter, on.column(group_column))?;
+    let mask = on.mask(filter, on.column(group_column))?;
     let segments = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
     on.memory.try_grow(segments.codes.len() * GROUP_BYTES)?;
     Ok(segments)
 }
 
-/// The numbers of all groups that rows of `filter` are in, ascending; `known` are those in which a call found values.
+/// The codes of all groups of the rows of `filter`, ascending. `known` has the codes of the groups in which calls found values.
 pub(super) fn all_codes<'a>(
     groups: &Groups<'_>,
     group_column: usize,
@@ -178,7 +183,7 @@ pub(super) fn all_codes<'a>(
     mut known: impl Iterator<Item = (&'a FilteredColumn, &'a [u64])>,
     on: &mut OnDevice<'_>,
 ) -> Result<Vec<u64>> {
-    // A column that has a value in every row that makes a group knows them all.
+    // If a column has a value in every row that makes a group, its codes are all.
     let all = known
         .find(|(source, _)| source.filter.as_ref() == filter && !on.table.column(source.column).has_nulls());
     match all {
@@ -187,12 +192,12 @@ pub(super) fn all_codes<'a>(
     }
 }
 
-/// Ranks that a call asks for in a group, at most.
+/// Most ranks that a call needs in one group.
 fn most_ranks(quantile_spec: &QuantileSpec) -> usize {
     quantile_spec.quantiles.len() * if quantile_spec.method.interpolates() { 2 } else { 1 }
 }
 
-/// Places of the keys that `quantile_specs` want of some groups.
+/// Places, among all records, of the keys at the target ranks of some groups.
 fn places(segments: &Segments, groups: Range<usize>, quantile_specs: &Arc<[QuantileSpec]>) -> Vec<u64> {
     let mut plans = Plans::new(Arc::clone(quantile_specs));
     let mut places = Vec::with_capacity(groups.len() * quantile_specs.iter().map(most_ranks).sum::<usize>());
@@ -203,21 +208,21 @@ fn places(segments: &Segments, groups: Range<usize>, quantile_specs: &Arc<[Quant
     places
 }
 
-/// Parts of `groups` groups, one for each processor, of some thousand groups at least.
-fn even_parts(groups: usize) -> Vec<Range<usize>> {
+/// Divides `groups` groups into work chunks, at most one for each processor, of [`LEAST_CHUNK`] groups or more.
+fn work_chunks(groups: usize) -> Vec<Range<usize>> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let parts = (groups / LEAST_PART).clamp(1, processors);
-    let end = |part: usize| groups * part / parts;
-    (0..parts).map(|part| end(part)..end(part + 1)).collect()
+    let chunks = (groups / LEAST_CHUNK).clamp(1, processors);
+    let end = |chunk: usize| groups * chunk / chunks;
+    (0..chunks).map(|chunk| end(chunk)..end(chunk + 1)).collect()
 }
 
-/// `work` on each part by a thread of its own; the results in their order.
-fn in_parallel<P: Sync, T: Send>(parts: &[P], work: impl Fn(&P) -> Result<T> + Sync) -> Result<Vec<T>> {
-    if let [only] = parts {
+/// Runs `work` on each chunk in a thread of its own. The results come in the order of the chunks.
+fn in_parallel<P: Sync, T: Send>(chunks: &[P], work: impl Fn(&P) -> Result<T> + Sync) -> Result<Vec<T>> {
+    if let [only] = chunks {
         return Ok(vec![work(only)?]);
     }
     std::thread::scope(|scope| {
-        let threads = parts.iter().map(|part| scope.spawn(|| work(part)));
+        let threads = chunks.iter().map(|chunk| scope.spawn(|| work(chunk)));
         let threads: Vec<_> = threads.collect();
         let results = threads.into_iter().map(|thread| match thread.join() {
             Ok(result) => result,
@@ -227,21 +232,23 @@ fn in_parallel<P: Sync, T: Send>(parts: &[P], work: impl Fn(&P) -> Result<T> + S
     })
 }
 
-impl Selected {
-    /// The answers of the groups `codes`, of which some may have no values here.
+impl SelectedGroups {
+    /// The answers for each of the groups `codes`. Some of them can have no values in this column.
     fn answers(&self, codes: &[u64]) -> Result<Answers> {
-        let parts = in_parallel(&self.parts, |(groups, from)| self.part(groups.clone(), *from))?;
+        let chunks = in_parallel(&self.chunks, |(groups, from)| {
+            self.chunk_answers(groups.clone(), *from)
+        })?;
         let calls = (0..self.quantile_specs.len()).map(|call| {
-            let parts: Vec<&dyn Array> = parts.iter().map(|part| part[call].as_ref()).collect();
-            Ok(concat(&parts)?)
+            let chunks: Vec<&dyn Array> = chunks.iter().map(|chunk| chunk[call].as_ref()).collect();
+            Ok(concat(&chunks)?)
         });
         let calls = calls.collect::<Result<_>>()?;
-        let lengths = of_each(codes, &self.segments.codes, |group| self.segments.length(group))?;
+        let lengths = by_code(codes, &self.segments.codes, |group| self.segments.length(group))?;
         Ok(Answers::Values(calls, lengths))
     }
 
-    /// The answers of each call for some groups, whose keys begin at `from`.
-    fn part(&self, groups: Range<usize>, mut from: usize) -> Result<Vec<ArrayRef>> {
+    /// The answers of each call for the groups of a work chunk, whose first key has the index `from`.
+    fn chunk_answers(&self, groups: Range<usize>, mut from: usize) -> Result<Vec<ArrayRef>> {
         let mut plans = Plans::new(Arc::clone(&self.quantile_specs));
         let mut answers = GroupAnswers::new(plans.calls());
         for group in groups {
@@ -262,8 +269,12 @@ impl Selected {
     }
 }
 
-/// What each of the groups `codes` has, by its index among `own`, or nothing; both ascending.
-pub(super) fn of_each<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize) -> T) -> Result<Vec<T>> {
+/// A value for each of the groups `codes`: that of `of` for the index of the group in `own`, or the default if it is not there. Both
+/// lists are ascending.
+///
+/// # Errors
+/// An internal error for a group of `own` that is not in `codes`.
+pub(super) fn by_code<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize) -> T) -> Result<Vec<T>> {
     let mut own = own.iter().enumerate().peekable();
     let next = |code: &u64| own.next_if(|(_, own)| *own == code);
     let each = codes.iter().map(next);
@@ -314,8 +325,8 @@ impl PinnedCalls for PinnedGroups {
         };
         for (column, source) in self.sources.iter().enumerate() {
             let values = on.column(source.column);
-            let words = values.words(&self.aggregates.columns[column].spec);
-            let among = on.among::<RowMask>(values, words, None);
+            let format = values.format(&self.aggregates.columns[column].spec);
+            let among = on.among::<RowMask>(values, format, None);
             if !groups.fits(&among, &mut on.report)? {
                 return Ok(false);
             }
@@ -350,26 +361,26 @@ mod tests {
 
     #[test]
     fn parts_cover_all_groups() {
-        for groups in [0, 1, LEAST_PART, 1_000_003] {
-            let parts = even_parts(groups);
-            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, groups));
-            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
-            let lengths = in_parallel(&parts, |part| Ok(part.len())).unwrap();
+        for groups in [0, 1, LEAST_CHUNK, 1_000_003] {
+            let chunks = work_chunks(groups);
+            assert_eq!((chunks[0].start, chunks[chunks.len() - 1].end), (0, groups));
+            assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let lengths = in_parallel(&chunks, |chunk| Ok(chunk.len())).unwrap();
             assert_eq!(lengths.iter().sum::<usize>(), groups);
         }
-        let failed = in_parallel(&[1, 2, 3], |part| match part {
-            2 => internal_err!("part {part}"),
+        let failed = in_parallel(&[1, 2, 3], |chunk| match chunk {
+            2 => internal_err!("chunk {chunk}"),
             _ => Ok(()),
         });
-        assert!(failed.unwrap_err().to_string().contains("part 2"));
+        assert!(failed.unwrap_err().to_string().contains("chunk 2"));
     }
 
     #[test]
     fn groups_without_rows_have_nothing() {
         let own = [3, 7, 9];
-        let found = of_each(&[1, 3, 7, 8, 9], &own, |index| index as u64 + 10).unwrap();
+        let found = by_code(&[1, 3, 7, 8, 9], &own, |index| index as u64 + 10).unwrap();
         assert_eq!(found, [0, 10, 11, 0, 12]);
-        let missing = of_each(&[3, 9], &own, |index| index);
+        let missing = by_code(&[3, 9], &own, |index| index);
         assert!(missing.unwrap_err().to_string().contains("group 7"));
     }
 }

@@ -32,8 +32,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::on_device::record;
-use super::operator::{Execution, Operator, Work};
 use super::operator::comma_separated;
+use super::operator::{Execution, Operator, Work};
 use super::run::strategy_metric;
 use calls::OnDevice;
 pub(crate) use calls::{FilteredColumn, PinnedCalls};
@@ -44,48 +44,48 @@ pub(crate) use source::{PinnedSource, full_name};
 pub(crate) use table::{PinnedShare, PinnedTable, PinnedTables};
 pub(crate) use topk::{PinnedRows, PinnedTopK, PinnedTopKCall};
 
-/// Plans what takes over when the device fails.
+/// Makes the plan that runs when the device has failed.
 #[async_trait]
 pub(crate) trait PlanFallback: Debug + Send + Sync {
-    /// A plan on the CPU that gives the operator's rows in their order.
+    /// A plan on the CPU that gives the same rows as the operator, in the same order.
     async fn plan(&self) -> Result<Arc<dyn ExecutionPlan>>;
 }
 
-/// What is asked of a pinned table.
+/// A query to a pinned table.
 #[derive(Debug)]
-pub(crate) struct PinnedQuestion {
+pub(crate) struct PinnedQuery {
     pub(crate) table: Arc<PinnedTable>,
     pub(crate) calls: Box<dyn PinnedCalls>,
-    /// The filter of all calls, as it was written.
+    /// The filter of all calls as `EXPLAIN` shows it.
     pub(crate) shown_filter: Option<String>,
     /// Most bytes of device memory that this crate may hold.
     pub(crate) limit: Option<u64>,
-    /// Whether the time of each kernel is wanted, which costs about 5 microseconds for each.
+    /// Whether to measure the time of each kernel, which takes about 5 microseconds for each.
     pub(crate) timed: bool,
-    /// The order of the rows, where they have one.
+    /// The order of the rows. `None`: any order.
     pub(crate) ordering: Option<LexOrdering>,
-    /// Names and types of the answer.
+    /// Names and types of the columns of the answer.
     pub(crate) schema: SchemaRef,
 }
 
-impl PinnedQuestion {
+impl PinnedQuery {
     fn on(&self, memory: MemoryReservation) -> OnDevice<'_> {
         OnDevice::new(&self.table, self.limit, self.timed, memory)
     }
 
-    /// Whether the values of its columns fit into what the device sorts. The first time that a column is asked for, the device reads
-    /// it, as the first execution would have.
+    /// Whether the values of its columns fit in the records that the device sorts. For that the device reads each column once in its
+    /// life, which the first execution need not do again.
     pub(crate) async fn fits(self: &Arc<Self>, pool: &Arc<dyn MemoryPool>) -> bool {
-        let (question, memory) = (Arc::clone(self), MemoryConsumer::new(NAME).register(pool));
-        let asked = SpawnedTask::spawn_blocking(move || question.calls.fits(&mut question.on(memory)));
+        let (query, memory) = (Arc::clone(self), MemoryConsumer::new(NAME).register(pool));
+        let asked = SpawnedTask::spawn_blocking(move || query.calls.fits(&mut query.on(memory)));
         match asked.join().await {
             Ok(Ok(fits)) => fits,
-            // The execution meets that too, and has a way out where there is one.
+            // The execution has the same error, and uses the fallback if there is one.
             Ok(Err(_)) | Err(_) => true,
         }
     }
 
-    /// All rows, by the device.
+    /// Computes all rows on the device.
     fn answer(&self, memory: MemoryReservation, metrics: &ExecutionPlanMetricsSet) -> Result<RecordBatch> {
         let mut on = self.on(memory);
         let batch = self.calls.batch(&mut on, &self.schema)?;
@@ -98,7 +98,7 @@ impl PinnedQuestion {
         Ok(batch)
     }
 
-    /// The devices, as they are shown.
+    /// The devices as `EXPLAIN` shows them.
     fn devices(&self) -> String {
         let devices = self.table.shares().iter();
         let devices: Vec<_> = devices.map(|share| share.device.to_string()).collect();
@@ -106,7 +106,7 @@ impl PinnedQuestion {
     }
 }
 
-impl Display for PinnedQuestion {
+impl Display for PinnedQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.calls.columns().into_iter();
         let columns = comma_separated(columns.map(|column| self.table.name(column)));
@@ -120,64 +120,67 @@ impl Display for PinnedQuestion {
     }
 }
 
-/// A query over columns that are pinned in a device's memory: exact quantiles and calls of `topk_by`, which are one row, or a
-/// row for each group, or the first rows in the order of a column. One partition.
+/// Answers a query over columns that are pinned in the memory of a device. The answer has one partition. It is one row of exact
+/// quantiles or of calls of `topk_by`, or such a row for each group, or the first rows in the order of a column.
 ///
-/// Reads nothing but that memory. A filter becomes a bitmap on the device first, whose rows are counted. Cost on an H200 for
-/// each GiB of a column: quantiles 0.5 ms, rows 0.3 ms.
+/// The operator reads only the pinned columns. If there is a filter, the device first computes a bitmap of the rows that count. Cost on
+/// an H200 for each GiB of a column: 0.5 ms for quantiles, 0.3 ms for rows.
 ///
-/// With `quantiles.device = 'auto'` (`fallback=cpu` in `EXPLAIN`) the same is planned for the CPU, over the table itself, when
-/// the device fails, with a warning in the log and the metric `cuda_fallback`; what ran then is the operator's input in `EXPLAIN
-/// ANALYZE`. Otherwise the failure is the query's error.
+/// With `quantiles.device = 'auto'` (`fallback=cpu` in `EXPLAIN`) the query runs on the CPU, over the table itself, when the device
+/// fails. The log has a warning then, the metric `cuda_fallback` is 1, and `EXPLAIN ANALYZE` shows the plan that ran as the input of this
+/// operator. With other settings the failure is the error of the query.
 ///
-/// Device memory: up to 0.4 of the largest column to work in (0.6 of a device's share, on several), kept for the next query, within
-/// `quantiles.cuda_memory_limit`; with less there, slower. Groups need 16 bytes a row, or 32 where groups and values, of best rows
-/// groups, keys and values, together span more than 64 bits. Host memory: about 100 bytes for each row, group and rank that is
-/// asked for, reserved in the memory pool.
+/// Device memory: a workspace of up to 0.4 of the largest column (0.6 of the share of a device, if there are several), which is kept for
+/// the next query, within `quantiles.cuda_memory_limit`; with less memory the query is slower. Groups need 16 bytes for each row. They
+/// need 32 bytes if groups and values, or for best rows groups, keys and values, span more than 64 bits together. Host memory: about 100
+/// bytes for each row, group and rank of the answer, reserved in the memory pool.
 ///
-/// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_device`, `bytes_from_device`, `device_time`
-/// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under
-/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`. On a table on several devices times are those of the slowest,
-/// with what it waited for the others, and a counter `strategy_sample_select_on_the_devices` says that they selected together.
-/// What they leave open, and all with another strategy than the device's own, is selected in rounds: then `rounds`, and a counter
-/// `strategy_<name>` of that.
+/// | metric | meaning |
+/// | --- | --- |
+/// | `kernels` | kernels launched |
+/// | `bytes_read` | bytes of columns and bitmaps that kernels read |
+/// | `bytes_to_device`, `bytes_from_device` | bytes copied |
+/// | `device_time` | time from the first kernel to the last; on several devices that of the slowest, with its waits for the others |
+/// | `second_reads`, `deepened` | how often a sample misled |
+/// | `ss_count_time` and others | time of each kernel, with `EXPLAIN ANALYZE` |
+/// | `strategy_sample_select_on_the_devices` | columns that several devices selected together |
+/// | `rounds`, `strategy_<name>` | rounds, and columns that were selected in rounds (see below) |
+///
+/// Columns are selected in rounds if the strategy is not the device's own, or if several devices left ranks open.
 pub type PinnedExec = Operator<PinnedWork>;
 
 const NAME: &str = "PinnedExec";
 
-/// What a [`PinnedExec`] asks, and what takes over when the device fails.
+/// The work of a [`PinnedExec`]: its query, and the plan that runs when the device has failed.
 #[derive(Debug)]
 pub struct PinnedWork {
-    question: Arc<PinnedQuestion>,
-    /// Plans what takes over; `None`: a failure is the query's error.
+    query: Arc<PinnedQuery>,
+    /// Makes the plan that runs when the device has failed. `None`: a failure is the error of the query.
     fallback: Option<Arc<dyn PlanFallback>>,
-    /// What took over.
+    /// The plan that ran after the device had failed.
     ran: OnceLock<Arc<dyn ExecutionPlan>>,
 }
 
 impl PinnedExec {
-    /// The operator that answers a question.
+    /// The operator that answers a query.
     ///
     /// # Errors
-    /// None but internal ones.
-    pub(crate) fn try_new(
-        question: Arc<PinnedQuestion>,
-        fallback: Option<Arc<dyn PlanFallback>>,
-    ) -> Result<Self> {
-        Self::over(PinnedWork::new(question, fallback), Vec::new())
+    /// Internal errors only.
+    pub(crate) fn try_new(query: Arc<PinnedQuery>, fallback: Option<Arc<dyn PlanFallback>>) -> Result<Self> {
+        Self::over(PinnedWork::new(query, fallback), Vec::new())
     }
 }
 
 impl PinnedWork {
-    fn new(question: Arc<PinnedQuestion>, fallback: Option<Arc<dyn PlanFallback>>) -> Self {
+    fn new(query: Arc<PinnedQuery>, fallback: Option<Arc<dyn PlanFallback>>) -> Self {
         Self {
-            question,
+            query,
             fallback,
             ran: OnceLock::new(),
         }
     }
 
-    /// The rows of the device, or of the CPU where the device fails and that is allowed.
+    /// The rows from the device, or from the CPU if the device fails and there is a fallback.
     async fn rows(
         self: Arc<Self>,
         memory: MemoryReservation,
@@ -186,12 +189,12 @@ impl PinnedWork {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let baseline = BaselineMetrics::new(&metrics, 0);
         let timer = baseline.elapsed_compute().clone();
-        let question = Arc::clone(&self.question);
-        memory.try_grow(question.calls.host_bytes(&question.table))?;
+        let query = Arc::clone(&self.query);
+        memory.try_grow(query.calls.host_bytes(&query.table))?;
         let of_device = metrics.clone();
         let answered = SpawnedTask::spawn_blocking(move || {
             let _timer = timer.timer();
-            question.answer(memory, &of_device)
+            query.answer(memory, &of_device)
         });
         let answered = answered.join().await;
         let answered = answered.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
@@ -204,28 +207,28 @@ impl PinnedWork {
         };
         log::warn!(
             "a query over the pinned table {} runs on the CPU, over the table itself: {error}",
-            self.question.table.source.name()
+            self.query.table.source.name()
         );
         MetricBuilder::new(&metrics).counter("cuda_fallback", 0).add(1);
         let rows = self.rows_of_fallback(fallback.plan().await?, context)?;
-        let schema = Arc::clone(&self.question.schema);
+        let schema = Arc::clone(&self.query.schema);
         let rows = rows.map(move |batch| renamed(&batch?, &schema).record_output(&baseline));
         Ok(rows.boxed())
     }
 
-    /// All rows of what takes over, in one partition; in the order of the answer, where it has one.
+    /// All rows of the fallback plan, in one partition, and in the order of the answer if it has one.
     fn rows_of_fallback(
         &self,
         mut plan: Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         if let (Some(ordering), true) = (
-            &self.question.ordering,
+            &self.query.ordering,
             plan.output_partitioning().partition_count() > 1,
         ) {
             plan = Arc::new(SortPreservingMergeExec::new(ordering.clone(), plan));
         }
-        // A second execution plans anew: scans can be read once.
+        // A second execution makes a plan of its own, because a scan can be read only once.
         self.ran.set(Arc::clone(&plan)).ok();
         execute_stream(plan, context)
     }
@@ -237,9 +240,9 @@ impl Work for PinnedWork {
     }
 
     fn properties(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
-        let orderings = self.question.ordering.clone();
+        let orderings = self.query.ordering.clone();
         let equivalences =
-            EquivalenceProperties::new_with_orderings(Arc::clone(&self.question.schema), orderings);
+            EquivalenceProperties::new_with_orderings(Arc::clone(&self.query.schema), orderings);
         let properties = PlanProperties::new(
             equivalences,
             Partitioning::UnknownPartitioning(1),
@@ -257,18 +260,18 @@ impl Work for PinnedWork {
         } else {
             ""
         };
-        format!("{}{fallback}", self.question)
+        format!("{}{fallback}", self.query)
     }
 
     fn tree_details(&self) -> String {
-        let question = &self.question;
+        let query = &self.query;
         let mut lines = format!(
             "device={}\ntable={}\n{}",
-            question.devices(),
-            question.table.source.name(),
-            question.calls.shown(&question.table)
+            query.devices(),
+            query.table.source.name(),
+            query.calls.shown(&query.table)
         );
-        if let Some(filter) = &question.shown_filter {
+        if let Some(filter) = &query.shown_filter {
             lines += &format!("\nwhere={filter}");
         }
         lines
@@ -279,7 +282,7 @@ impl Work for PinnedWork {
     }
 
     fn renewed(self: &Arc<Self>) -> Arc<Self> {
-        Arc::new(Self::new(Arc::clone(&self.question), self.fallback.clone()))
+        Arc::new(Self::new(Arc::clone(&self.query), self.fallback.clone()))
     }
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
@@ -292,7 +295,7 @@ impl Work for PinnedWork {
     }
 }
 
-/// The same columns under the names of `schema`.
+/// The columns of a batch with the names of `schema`.
 fn renamed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     let columns = batch.columns().to_vec();

@@ -1,5 +1,5 @@
-//! Exact quantiles of pinned columns: for each column one sequence of kernels, on one device or on several, which finds the ranks
-//! of all calls over it.
+//! Exact quantiles of pinned columns without groups. For each column one sequence of kernels, on one device or on several, finds the
+//! target ranks of all calls over it.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::quantile::QuantileSpec;
 #[derive(Debug)]
 pub(crate) struct PinnedQuantiles {
     aggregates: Aggregates,
-    /// Of each column of `aggregates`.
+    /// The pinned column for each column of `aggregates`.
     sources: Vec<FilteredColumn>,
     strategy: StrategyName,
 }
 
-/// The columns that calls share, and the place of the values of each; `sources` are those of the calls.
+/// The distinct columns of the calls, and the pinned column of each. `sources` has the pinned column of each call.
 pub(super) fn sourced_columns(
     aggregates: Vec<ExecAggregate>,
     sources: Vec<FilteredColumn>,
@@ -39,7 +39,7 @@ pub(super) fn sourced_columns(
 }
 
 impl PinnedQuantiles {
-    /// `aggregates` are quantiles, each of a column of `sources`.
+    /// Calls that are all quantiles, each over the pinned column of `sources` at the same index.
     pub(crate) fn new(
         aggregates: Vec<ExecAggregate>,
         sources: Vec<FilteredColumn>,
@@ -57,7 +57,7 @@ impl PinnedQuantiles {
         let source = &self.sources[column];
         let shares = (0..on.table.shares().len()).map(|share| {
             let column = &on.table.shares()[share].columns[source.column];
-            let mask = on.kept_of(share, source.filter.as_ref(), column)?;
+            let mask = on.mask_of_share(share, source.filter.as_ref(), column)?;
             Ok(Share {
                 column: Arc::clone(column),
                 mask,
@@ -110,9 +110,10 @@ impl PinnedCalls for PinnedQuantiles {
 
     fn shown(&self, _table: &PinnedTable) -> String {
         let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
-        match self.strategy.is_sample_select() {
-            true => format!("calls=[{calls}]"),
-            false => format!("strategy={}, calls=[{calls}]", self.strategy),
+        if self.strategy.is_sample_select() {
+            format!("calls=[{calls}]")
+        } else {
+            format!("strategy={}, calls=[{calls}]", self.strategy)
         }
     }
 }

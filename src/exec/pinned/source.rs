@@ -1,4 +1,4 @@
-//! Which table was pinned: told by the table itself, as another may take its name.
+//! The identity of a pinned table. It is that of the table itself, because another table can get its name.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::TableScan;
 use datafusion::prelude::SessionContext;
 
-/// A table's name with the defaults of the session filled in.
+/// The full name of a table: with the default catalog and schema of the session where the name leaves them out.
 pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> TableReference {
     let catalog = &config.options().catalog;
     let resolved = table
@@ -23,20 +23,20 @@ pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> Table
 /// The table that columns were pinned from.
 #[derive(Debug)]
 pub(crate) struct PinnedSource {
-    /// Its name at that time, in full.
+    /// Full name of the table when it was pinned.
     name: TableReference,
     schema: SchemaRef,
-    /// `None` if its catalog makes a table anew for each query, so that the name alone tells it.
+    /// The table itself. `None` if its catalog makes a new table for each query, so that only the name identifies it.
     provider: Option<Weak<dyn TableProvider>>,
-    /// Whether the log says already that its name means another table.
+    /// Whether the log already has the warning that the name means another table now.
     has_warned: AtomicBool,
 }
 
 impl PinnedSource {
-    /// The table that a full name means in this session.
+    /// Finds the table with this full name in the session.
     ///
     /// # Errors
-    /// A planning error if there is none, or if it is a view, through which queries reach other tables.
+    /// A planning error if there is no such table, or if it is a view: queries of a view read other tables.
     pub(crate) async fn find(ctx: &SessionContext, name: TableReference) -> Result<Self> {
         let provider = ctx.table_provider(name.clone()).await?;
         if provider.table_type() == TableType::View {
@@ -53,15 +53,15 @@ impl PinnedSource {
         })
     }
 
-    /// The table's full name when it was pinned.
+    /// Full name of the table when it was pinned.
     pub(crate) fn name(&self) -> &TableReference {
         &self.name
     }
 
-    /// Whether `scan` reads the table that was pinned, with the schema that it had then.
+    /// Whether `scan` reads the table that was pinned, with the same schema as then.
     ///
     /// # Errors
-    /// Those of the catalog.
+    /// Errors of the catalog.
     pub(super) async fn is_read_by(&self, scan: &TableScan, session: &dyn Session) -> Result<bool> {
         let Ok(scanned) = source_as_provider(&scan.source) else {
             return Ok(false);
@@ -74,7 +74,7 @@ impl PinnedSource {
         if is_it && scanned.schema() == self.schema {
             return Ok(true);
         }
-        // A view keeps the table that its name meant when it was made.
+        // A view keeps the table that had the name when the view was created.
         let is_renamed = match self.now(session).await? {
             Some(now) => is_it || is_same(&now, &scanned),
             None => false,
@@ -89,7 +89,8 @@ impl PinnedSource {
         Ok(false)
     }
 
-    /// Whether `scanned`, which has the name, is of a catalog that makes tables anew, then as now.
+    /// Whether `scanned`, a table with the same name, comes from a catalog that makes a new table for each query, as it did when the table
+    /// was pinned.
     async fn is_made_anew(&self, scanned: &Arc<dyn TableProvider>, session: &dyn Session) -> Result<bool> {
         if self.provider.is_some() {
             return Ok(false);
@@ -101,7 +102,7 @@ impl PinnedSource {
         Ok(!is_same(&now, &again) && !is_same(&now, scanned))
     }
 
-    /// The table that the name means.
+    /// The table that has the name now, if any.
     async fn now(&self, session: &dyn Session) -> Result<Option<Arc<dyn TableProvider>>> {
         let (Some(catalog), Some(schema)) = (self.name.catalog(), self.name.schema()) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Tables that are pinned, and the shares of each in the memory of devices.
+//! The pinned tables of a session, and the shares of each table in the memory of devices.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,37 +16,39 @@ use crate::kernel::cuda::{Device, DeviceColumn};
 pub(crate) struct PinnedShare {
     pub(crate) device: Arc<Device>,
     pub(crate) rows: u64,
-    /// Every pinned column of the table.
+    /// All pinned columns of the table, with the rows of this share.
     pub(crate) columns: Vec<Arc<DeviceColumn>>,
 }
 
-/// Columns of one table in the memory of one device, or of several, each of which has a share of the rows.
+/// Pinned columns of one table. They lie on one device, or on several, each with a share of the rows.
 #[derive(Debug)]
 pub(crate) struct PinnedTable {
-    /// The table whose columns these are.
+    /// The table that the columns were read from.
     pub(crate) source: Arc<PinnedSource>,
-    /// Of the columns.
+    /// Names of the columns.
     names: Vec<String>,
-    /// At least one.
+    /// One or more shares.
     shares: Vec<PinnedShare>,
 }
 
 impl PinnedTable {
+    /// A pinned table with these shares.
+    ///
     /// # Errors
-    /// An internal error for no shares.
+    /// An internal error if there is no share.
     pub(crate) fn try_new(
         source: Arc<PinnedSource>,
         names: Vec<String>,
         shares: Vec<PinnedShare>,
     ) -> Result<Self> {
-        match shares.is_empty() {
-            true => internal_err!("a table on no device"),
-            false => Ok(Self {
-                source,
-                names,
-                shares,
-            }),
+        if shares.is_empty() {
+            return internal_err!("a table on no device");
         }
+        Ok(Self {
+            source,
+            names,
+            shares,
+        })
     }
 
     /// Names of the columns.
@@ -54,38 +56,38 @@ impl PinnedTable {
         &self.names
     }
 
-    /// What each device has.
+    /// The shares of the rows, one for each device.
     pub(crate) fn shares(&self) -> &[PinnedShare] {
         &self.shares
     }
 
-    /// What the first device has: all rows, where the table is not spread.
+    /// The share of the first device. It has all rows if the table lies on one device.
     pub(crate) fn first(&self) -> &PinnedShare {
         &self.shares[0]
     }
 
-    /// Whether it lies on several devices.
+    /// Whether the table lies on several devices.
     pub(crate) fn is_spread(&self) -> bool {
         self.shares.len() > 1
     }
 
-    /// Bytes of device memory.
+    /// Bytes of device memory that the columns take.
     pub(crate) fn bytes(&self) -> u64 {
         let columns = self.shares.iter().flat_map(|share| &share.columns);
         columns.map(|column| column.bytes() as u64).sum()
     }
 
-    /// Index of a pinned column.
+    /// Index of the pinned column with this name.
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|own| own == name)
     }
 
-    /// Name of the pinned column at an index.
+    /// Name of the pinned column at this index.
     pub(crate) fn name(&self, index: usize) -> &str {
         &self.names[index]
     }
 
-    /// The pinned column at an index, on the first device.
+    /// The pinned column at this index, on the first device.
     pub(crate) fn column(&self, index: usize) -> &DeviceColumn {
         &self.first().columns[index]
     }
@@ -94,19 +96,19 @@ impl PinnedTable {
 /// The pinned tables of one session, by their full names.
 #[derive(Debug)]
 pub(crate) struct PinnedTables {
-    /// The session's id: configurations are copied from session to session.
+    /// Id of the session. Other sessions can have a copy of its configuration, and so this value, but not its pinned tables.
     session: String,
     tables: RwLock<BTreeMap<TableReference, Arc<PinnedTable>>>,
 }
 
 impl PinnedTables {
-    /// The session's; `None`: it has not pinned any.
+    /// The pinned tables of a session. `None` if it has never pinned one.
     pub(crate) fn of(session: &dyn Session) -> Option<Arc<Self>> {
         let tables = session.config().get_extension::<Self>()?;
         (tables.session == session.session_id()).then_some(tables)
     }
 
-    /// The session's, which it has from now on.
+    /// The pinned tables of a session. If it has none yet, it gets an empty list.
     pub(crate) fn of_context(ctx: &SessionContext) -> Arc<Self> {
         let state = ctx.state_ref();
         let mut state = state.write();
@@ -121,15 +123,15 @@ impl PinnedTables {
         tables
     }
 
-    /// Whether there are none.
+    /// Whether no table is pinned.
     pub(crate) fn is_empty(&self) -> bool {
         self.read(BTreeMap::is_empty)
     }
 
-    /// The table that `scan` reads.
+    /// The pinned table that `scan` reads, if any.
     ///
     /// # Errors
-    /// Those of the catalog.
+    /// Errors of the catalog.
     pub(crate) async fn read_by(
         &self,
         scan: &TableScan,
@@ -143,7 +145,7 @@ impl PinnedTables {
         Ok(None)
     }
 
-    /// All of them, by their names.
+    /// All pinned tables, in the order of their names.
     pub(crate) fn all(&self) -> Vec<Arc<PinnedTable>> {
         self.read(|tables| tables.values().cloned().collect())
     }
@@ -152,13 +154,13 @@ impl PinnedTables {
         look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What was there before.
+    /// Adds a table. Returns the table that was pinned under the same name before.
     pub(crate) fn insert(&self, table: PinnedTable) -> Option<Arc<PinnedTable>> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         tables.insert(table.source.name().clone(), Arc::new(table))
     }
 
-    /// Gives back what queries over a table worked in, on devices that no other table is on.
+    /// Drops a table, and frees the idle memory of its devices if no other pinned table of the session is there.
     pub(crate) fn release(&self, table: Arc<PinnedTable>) {
         let shares = table.shares().iter();
         let devices: Vec<_> = shares.map(|share| Arc::clone(&share.device)).collect();
@@ -169,7 +171,7 @@ impl PinnedTables {
                 shares.any(|share| Arc::ptr_eq(&share.device, &device))
             });
             if !is_used {
-                // What a query works in now goes later, by itself.
+                // The workspace of a query that runs now is freed some time later.
                 device.release_idle();
             }
         }

@@ -1,7 +1,7 @@
 //! The best rows of pinned columns: `topk_by`, `max_by` and `min_by` without groups, and `ORDER BY` with a `LIMIT`.
 //!
-//! The rows with the best keys are selected with their numbers, and values of those rows fetched. Where more rows tie with
-//! the last one than have room, they become a bitmap, and the smallest values among them are selected in the same way.
+//! The rows with the best keys are selected, and then the values of these rows are fetched. If more rows tie with the k-th than fit,
+//! they become a bitmap, and the smallest values among them are selected in the same way.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
 use crate::key::{KeyBits, KeySpec, OrderBy, RowOrder};
 
-/// Bytes of host memory for a row that is selected, beside its values.
+/// Bytes of host memory for each row that is selected, without its values.
 const ROW_BYTES: usize = 64;
 
-/// A call over pinned columns.
+/// A call of `topk_by`, `max_by` or `min_by` over pinned columns.
 #[derive(Debug, Clone)]
 pub(crate) struct PinnedTopKCall {
     pub(crate) call: Call,
     /// Index of the pinned column of values.
     pub(crate) value: usize,
-    /// Keys, and which rows count; of `max_by` and `min_by` only those that have a value.
+    /// The column of keys with the filter of the call. With `max_by` and `min_by` the filter also leaves out rows without a value.
     pub(crate) key: FilteredColumn,
-    /// The call as it is shown.
+    /// The call as `EXPLAIN` shows it.
     pub(crate) shown: String,
 }
 
@@ -37,11 +37,14 @@ pub(crate) struct PinnedTopKCall {
 #[derive(Debug)]
 pub(crate) struct PinnedTopK(pub(crate) Vec<PinnedTopKCall>);
 
-/// Best rows: their keys and numbers, and as many more without a value, which have the last key.
-struct Best {
+/// The best rows of a call.
+struct BestRows {
+    /// Keys of all rows, also of those without a value.
     keys: Vec<KeyBits>,
+    /// Numbers of the rows that have a value.
     rows: Vec<u64>,
-    without: usize,
+    /// Number of rows without a value. They have the last key.
+    without_value: usize,
 }
 
 impl PinnedTopKCall {
@@ -50,8 +53,8 @@ impl PinnedTopKCall {
         let best = self.best(on)?;
         let gather = Gather::try_new(value.device(), &best.rows, on.limit, on.timed, &mut on.report)?;
         let mut values = gather.values(value, &mut on.report)?;
-        if best.without > 0 {
-            let nulls = new_null_array(value.data_type(), best.without);
+        if best.without_value > 0 {
+            let nulls = new_null_array(value.data_type(), best.without_value);
             values = concat(&[values.as_ref(), nulls.as_ref()])?;
         }
         let values = self.ordered(&best.keys, values)?;
@@ -62,70 +65,79 @@ impl PinnedTopKCall {
     }
 
     /// The rows of the answer, in any order.
-    fn best(&self, on: &mut OnDevice<'_>) -> Result<Best> {
+    fn best(&self, on: &mut OnDevice<'_>) -> Result<BestRows> {
         let column = on.column(self.key.column);
-        let words = column.words(&KeySpec::try_new(column.data_type())?);
-        let mask = on.kept(self.key.filter.as_ref(), column)?;
-        let among = on.among(column, words, mask.as_ref());
+        let format = column.format(&KeySpec::try_new(column.data_type())?);
+        let mask = on.mask(self.key.filter.as_ref(), column)?;
+        let among = on.among(column, format, mask.as_ref());
         let selection = TopSelection {
             among,
             least: self.call.ascending,
         };
-        let wanted = (self.call.rows() as u64).min(among.population());
+        let count = (self.call.rows() as u64).min(among.population());
         let Top {
             mut keys,
             mut rows,
             more_ties,
-        } = match wanted {
+        } = match count {
             0 => Top::default(),
             k => selection.rows(k, &mut on.report)?,
         };
-        let last = match self.call.ascending {
-            true => keys.iter().max().copied(),
-            false => keys.iter().min().copied(),
+        let last = if self.call.ascending {
+            keys.iter().max().copied()
+        } else {
+            keys.iter().min().copied()
         };
         let (Some(last), true) = (last, more_ties) else {
-            return Ok(Best {
+            return Ok(BestRows {
                 keys,
                 rows,
-                without: 0,
+                without_value: 0,
             });
         };
-        // Among rows with the last key, those with the smallest values, and then those without one.
+        // Of the rows with the last key come those with the smallest values, and then those without a value.
         let mut kept = keys.iter().map(|key| *key != last);
         rows.retain(|_| kept.next().unwrap_or(false));
         keys.retain(|key| *key != last);
-        let room = wanted - rows.len() as u64;
+        let room = count - rows.len() as u64;
         let among = mask.as_ref().map(|(mask, _)| mask.bits());
-        let ties = RowMask::of_key(column, words, last, among, on.limit, &mut on.report)?;
+        let ties = RowMask::of_key(column, format, last, among, on.limit, &mut on.report)?;
         rows.extend(self.smallest(ties, room, on)?);
-        let without = wanted as usize - rows.len();
-        keys.resize(wanted as usize, last);
-        Ok(Best { keys, rows, without })
+        let without_value = count as usize - rows.len();
+        keys.resize(count as usize, last);
+        Ok(BestRows {
+            keys,
+            rows,
+            without_value,
+        })
     }
 
     /// The rows of `ties` with the smallest values, at most `room` of them.
     fn smallest(&self, ties: RowMask, room: u64, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
         let value = on.column(self.value);
-        let words = value.words(&KeySpec::try_new(value.data_type())?).turned();
+        let format = value.format(&KeySpec::try_new(value.data_type())?).turned();
         let kept = ties.count(value, on.limit, &mut on.report)?;
         if kept == 0 {
             return Ok(Vec::new());
         }
         let ties = (ties, kept);
         let selection = TopSelection {
-            among: on.among(value, words, Some(&ties)),
+            among: on.among(value, format, Some(&ties)),
             least: true,
         };
-        // Values that still tie are the same bits.
+        // Values that still tie have the same bits.
         Ok(selection.rows(room.min(kept), &mut on.report)?.rows)
     }
 
-    /// Values of rows with these keys, best first.
+    /// The values of rows with these keys, in order: the best keys first, and smaller values first where keys tie.
     fn ordered(&self, keys: &[KeyBits], values: ArrayRef) -> Result<ArrayRef> {
-        let by_key = |a: &u64, b: &u64| match self.call.ascending {
-            true => keys[*a as usize].cmp(&keys[*b as usize]),
-            false => keys[*b as usize].cmp(&keys[*a as usize]),
+        let by_key = |a: &u64, b: &u64| {
+            let ascending = keys[*a as usize].cmp(&keys[*b as usize]);
+            if self.call.ascending {
+                ascending
+            } else {
+                ascending.reverse()
+            }
         };
         let mut places: Vec<u64> = (0..values.len() as u64).collect();
         places.sort_unstable_by(by_key);
@@ -167,7 +179,7 @@ impl PinnedCalls for PinnedTopK {
     }
 }
 
-/// Bytes for a value while an answer is put together: fetched, gathered, ordered.
+/// Bytes of host memory for a value while an answer is put together: it exists as bytes, as an array, and in order.
 pub(super) fn value_bytes(data_type: &DataType) -> usize {
     4 * data_type.primitive_width().unwrap_or(1)
 }
@@ -177,18 +189,18 @@ pub(super) fn value_bytes(data_type: &DataType) -> usize {
 pub(crate) struct PinnedRows {
     pub(crate) key: FilteredColumn,
     pub(crate) descending: bool,
-    /// Rows, at most.
+    /// Most rows of the answer.
     pub(crate) k: usize,
-    /// Of each output column.
+    /// Index of the pinned column of each output column.
     pub(crate) columns: Vec<usize>,
 }
 
 impl PinnedCalls for PinnedRows {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let column = on.column(self.key.column);
-        let mask = on.kept(self.key.filter.as_ref(), column)?;
-        let words = column.words(&KeySpec::for_order_by(column.data_type())?);
-        let among = on.among(column, words, mask.as_ref());
+        let mask = on.mask(self.key.filter.as_ref(), column)?;
+        let format = column.format(&KeySpec::for_order_by(column.data_type())?);
+        let among = on.among(column, format, mask.as_ref());
         let selection = TopSelection {
             among,
             least: !self.descending,
@@ -198,9 +210,12 @@ impl PinnedCalls for PinnedRows {
             k => selection.rows(k, &mut on.report)?,
         };
         let mut ordered: Vec<_> = top.keys.into_iter().zip(top.rows).collect();
-        ordered.sort_unstable_by(|a, b| match self.descending {
-            true => b.0.cmp(&a.0),
-            false => a.0.cmp(&b.0),
+        ordered.sort_unstable_by(|a, b| {
+            if self.descending {
+                b.0.cmp(&a.0)
+            } else {
+                a.0.cmp(&b.0)
+            }
         });
         let rows: Vec<u64> = ordered.into_iter().map(|(_, row)| row).collect();
         let gather = Gather::try_new(column.device(), &rows, on.limit, on.timed, &mut on.report)?;

@@ -12,10 +12,7 @@ use datafusion::common::{Result, internal_err};
 use super::device::Device;
 use super::report::Report;
 
-/// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
-const SLACK: usize = 16;
-
-/// Memory of a device, accounted to it. 256-byte aligned.
+/// Memory of one device, aligned to 256 bytes. The device counts its bytes as held.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     slice: Option<CudaSlice<u8>>,
@@ -23,20 +20,27 @@ pub struct DeviceBuffer {
     device: Arc<Device>,
 }
 
-/// Bytes of the device as the numbers that they are.
+/// Bytes that were copied from the device, as numbers.
 pub(super) fn numbers<T: Pod>(bytes: &[u8]) -> Vec<T> {
     let mut numbers = vec![T::zeroed(); bytes.len() / size_of::<T>()];
     bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(bytes);
     numbers
 }
 
-/// Bytes of memory that a buffer for `bytes` takes.
-pub(super) fn taken(bytes: usize) -> usize {
-    bytes + SLACK
+impl Device {
+    /// A buffer of `bytes` bytes with undefined content. Fails if this crate would then hold more than `limit` bytes of the device's
+    /// memory. If memory is short, the workspace and other idle memory of the device is given up first.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the device does not answer.
+    pub fn allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
+        let slice = self.take_memory(bytes, limit)?;
+        Ok(DeviceBuffer::over(self, slice, bytes))
+    }
 }
 
 impl DeviceBuffer {
-    /// Use [`Device::allocate`], which accounts for it. `slice` is memory of the device's stream, of [`taken`] bytes or more.
+    /// A buffer over memory from [`Device::take_memory`], for which the device counts `bytes` bytes as held.
     pub(super) fn over(device: &Arc<Device>, slice: CudaSlice<u8>, bytes: usize) -> Self {
         Self {
             slice: Some(slice),
@@ -45,32 +49,28 @@ impl DeviceBuffer {
         }
     }
 
-    /// Use [`Device::allocate`], which accounts for it.
-    #[allow(unsafe_code, reason = "memory that nothing was written to")]
-    pub(super) fn try_new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
-        // SAFETY: bytes have no invalid value; what reads them writes them first, or is a kernel that drops what it reads
-        // beyond the end.
-        let slice = unsafe { device.stream.alloc::<u8>(taken(bytes)) };
-        let slice = slice.map_err(|error| device.failed("allocating device memory", error))?;
-        Ok(Self::over(device, slice, bytes))
+    /// The memory of the buffer and its bytes, which the device counts as held from now on until [`Device::give_back`].
+    pub(super) fn into_memory(mut self) -> Option<(CudaSlice<u8>, usize)> {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.slice.take().map(|slice| (slice, bytes))
     }
 
-    /// Bytes asked for.
+    /// Bytes that were asked for.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether none were asked for.
+    /// Whether no bytes were asked for.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The device that it is on.
+    /// The device that the buffer is on.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Address on the device.
+    /// Address of the first byte on the device.
     pub(super) fn address(&self) -> u64 {
         // One stream and no events: there is nothing to wait for.
         self.slice
@@ -88,18 +88,18 @@ impl DeviceBuffer {
             .and_then(|slice| slice.try_slice_mut(from..to))
     }
 
-    /// Zeroes a range of bytes, when the stream comes to it.
+    /// Puts on the stream that a range of bytes is zeroed.
     pub(super) fn zero(&mut self, range: Range<usize>) -> Result<()> {
         let device = Arc::clone(&self.device);
-        let Some(mut part) = self.view_mut(range.start, range.end) else {
+        let Some(mut view) = self.view_mut(range.start, range.end) else {
             return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
         };
-        let zeroed = device.stream.memset_zeros(&mut part);
+        let zeroed = device.stream.memset_zeros(&mut view);
         zeroed.map_err(|error| device.failed("zeroing device memory", error))
     }
 
-    /// Copies the first `bytes` bytes of another buffer of the same device here, from the byte `at` on, when the stream comes to it;
-    /// how many.
+    /// Puts on the stream that the first `bytes` bytes of another buffer of the same device are copied to the byte `at` of this one.
+    /// Returns `bytes`.
     pub(super) fn copy_from(&mut self, at: usize, other: &DeviceBuffer, bytes: usize) -> Result<usize> {
         let device = Arc::clone(&self.device);
         let views = other.view(0, bytes).zip(self.view_mut(at, at + bytes));
@@ -111,7 +111,7 @@ impl DeviceBuffer {
         Ok(bytes)
     }
 
-    /// A range of bytes, once all is done that was asked of the device.
+    /// Waits for the stream, and returns a range of bytes.
     pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
         let device = &self.device;
         let failed = |error| device.failed("copying from the device", error);
@@ -123,7 +123,7 @@ impl DeviceBuffer {
         Ok(bytes)
     }
 
-    /// The number at the byte `at`, once all is done that was asked of the device.
+    /// Waits for the stream, and returns the number of 64 bits at the byte `at`.
     pub(super) fn number(&self, at: usize) -> Result<u64> {
         let numbers = self.to_host(at..at + size_of::<u64>())?;
         Ok(numbers
@@ -131,8 +131,9 @@ impl DeviceBuffer {
             .map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
-    /// A buffer with these numbers; this crate may then hold `limit` bytes of the device's memory. Waits for the device.
-    pub(super) fn sent<T: NoUninit>(
+    /// A new buffer with these numbers. Fails if this crate would then hold more than `limit` bytes of the device's memory. Waits for
+    /// the device.
+    pub(super) fn from_numbers<T: NoUninit>(
         device: &Arc<Device>,
         numbers: &[T],
         limit: Option<u64>,
@@ -147,7 +148,7 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
-    /// Copies `host` to the buffer's front; when this returns, `host` is free again.
+    /// Copies `host` to the front of the buffer, and waits for the copy.
     pub(super) fn fill(&mut self, host: &[u8]) -> Result<()> {
         let device = Arc::clone(&self.device);
         let Some(mut to) = self.view_mut(0, host.len()) else {
@@ -164,11 +165,11 @@ impl Drop for DeviceBuffer {
         if let Some(slice) = self.slice.take() {
             self.device.keep_memory(slice);
         }
-        self.device.give_back(self.bytes as u64);
+        self.device.give_back(self.bytes);
     }
 }
 
-/// Host memory that the device reads and writes itself.
+/// Page-locked host memory, which a device reads and writes by itself.
 #[derive(Debug)]
 pub(super) struct PageLocked {
     memory: PinnedHostSlice<u8>,
@@ -176,7 +177,7 @@ pub(super) struct PageLocked {
 }
 
 impl PageLocked {
-    /// To be read by the processor too, and by kernels of all devices.
+    /// Memory of `bytes` bytes that the processor reads too, and that kernels of all devices can access.
     pub(super) fn try_new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         Self::with_flags(
             device,
@@ -185,17 +186,29 @@ impl PageLocked {
         )
     }
 
+    /// Memory of `bytes` bytes, allocated with these flags of `cuMemHostAlloc`.
     #[allow(unsafe_code, reason = "memory that nothing was written to")]
     pub(super) fn with_flags(device: &Arc<Device>, bytes: usize, flags: u32) -> Result<Self> {
         // SAFETY: bytes have no invalid value: what is read without having been written is any bytes.
         let memory = unsafe { device.context.alloc_pinned_with_flags(bytes, flags) };
-        Ok(Self {
-            memory: memory.map_err(|error| device.failed("allocating page-locked memory", error))?,
-            device: Arc::clone(device),
-        })
+        let memory = memory.map_err(|error| device.failed("allocating page-locked memory", error))?;
+        Ok(Self::over(device, memory))
     }
 
-    /// At least `bytes` bytes, whatever is in them.
+    /// Memory that was allocated in the context of the device before.
+    pub(super) fn over(device: &Arc<Device>, memory: PinnedHostSlice<u8>) -> Self {
+        Self {
+            memory,
+            device: Arc::clone(device),
+        }
+    }
+
+    /// The memory without its device.
+    pub(super) fn into_memory(self) -> PinnedHostSlice<u8> {
+        self.memory
+    }
+
+    /// Replaces the memory by new memory if it has fewer than `bytes` bytes. Its content is lost then.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<()> {
         if self.memory.len() < bytes {
             *self = Self::try_new(&self.device, bytes)?;
@@ -203,25 +216,27 @@ impl PageLocked {
         Ok(())
     }
 
-    /// Where kernels of all devices find it: where it is, as the oldest driver has one space of addresses.
+    /// Address for kernels of all devices. It is that of the host: with the oldest driver that is supported, host and devices share
+    /// one address space.
     pub(super) fn address(&self) -> Result<u64> {
         Ok(self.bytes()?.as_ptr() as u64)
     }
 
-    /// What is there. The caller has waited for the stream.
+    /// The bytes. The caller has waited for copies to this memory.
     pub(super) fn bytes(&self) -> Result<&[u8]> {
         let bytes = self.memory.as_slice();
         bytes.map_err(|error| self.device.failed("reading page-locked memory", error))
     }
 
-    /// The same, to write to.
+    /// The bytes, to write to. The caller has waited for copies from this memory.
     pub(super) fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         let device = Arc::clone(&self.device);
         let bytes = self.memory.as_mut_slice();
         bytes.map_err(|error| device.failed("writing page-locked memory", error))
     }
 
-    /// Has a range copied to the buffer, from its byte `at` on. Until the stream was waited for, the range stays as it is.
+    /// Puts on the stream that a range of this memory is copied to the byte `at` of a buffer. The caller leaves the range as it is
+    /// until it has waited for the stream.
     #[allow(unsafe_code, reason = "a copy that ends later")]
     pub(super) fn send(&self, range: Range<usize>, to: &DeviceBuffer, at: usize) -> Result<()> {
         let device = &self.device;
@@ -240,7 +255,8 @@ impl PageLocked {
             .map_err(failed)
     }
 
-    /// Has a range of the buffer copied to the front. Not to be looked at until the stream was waited for.
+    /// Puts on the stream that a range of a buffer is copied to the front of this memory. The caller reads it after it has waited for
+    /// the stream.
     #[allow(unsafe_code, reason = "a copy that ends later")]
     pub(super) fn fetch(&mut self, from: &DeviceBuffer, range: Range<usize>) -> Result<()> {
         let device = Arc::clone(&self.device);

@@ -1,11 +1,11 @@
-//! Compiled kernels on disk, so that a process compiles only what no process before it has.
+//! Compiled kernels on disk, so that a process compiles only the kernels that no earlier process has compiled.
 //!
 //! ```text
 //! <folder>/<SHA-256 of source, options, architecture and NVRTC's version>.cubin
 //!   "DFQCUB1\n" | SHA-256 of the name and the code | code
 //! ```
-//! The folder belongs to the user alone (mode 0700): what lies there runs on the device. An entry whose checksum is wrong is
-//! compiled anew. A cache that cannot be used is none: nothing fails for it.
+//! The folder belongs to the user alone (mode 0700), because the code in it runs on the device. An entry with a wrong checksum is
+//! compiled again. A cache that cannot be used is left out, and no query fails because of it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,10 +16,12 @@ use sha2::{Digest, Sha256};
 
 use super::source::Program;
 
-/// Environment variable that names the folder.
+/// Environment variable that names the folder of the cache.
 pub const CACHE_VARIABLE: &str = "QUANTILES_CUDA_CACHE";
 
+/// First bytes of an entry.
 const MAGIC: &[u8] = b"DFQCUB1\n";
+/// Bytes of the checksum of an entry.
 const SUM: usize = 32;
 
 /// A folder of compiled kernels.
@@ -28,12 +30,12 @@ pub struct CubinCache {
     folder: PathBuf,
 }
 
-/// What a compilation depends on, as the name of its file.
+/// The name of an entry: a hash of everything that the compilation depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CubinKey(String);
 
 impl CubinKey {
-    /// `program` compiled for `architecture` by NVRTC of `version`.
+    /// The key of `program` compiled for `architecture` by NVRTC of `version`.
     pub fn new(program: &Program, architecture: &str, version: (i32, i32)) -> Self {
         let mut hash = Sha256::new();
         let options = program.options().join(" ");
@@ -52,18 +54,18 @@ impl CubinKey {
 }
 
 impl CubinCache {
-    /// The cache in `folder`, which is made if it is not there.
+    /// Opens the cache in `folder`, which is created if it does not exist.
     ///
     /// # Errors
-    /// If the folder cannot be made, belongs to another user, or can be written by others than its owner.
+    /// If the folder cannot be created, belongs to another user, or can be written by others than its owner.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = folder.into();
         make_private(&folder)?;
         Ok(Self { folder })
     }
 
-    /// The user's cache: where `QUANTILES_CUDA_CACHE` says, else below the user's folder of caches. `None`: there is no such
-    /// folder, or it cannot be used.
+    /// Opens the user's cache: the folder that `QUANTILES_CUDA_CACHE` names, or else one below the user's folder of caches. `None` if
+    /// there is no such folder, or if it cannot be used.
     pub fn of_user() -> Option<Self> {
         let set = |name| {
             std::env::var_os(name)
@@ -92,7 +94,7 @@ impl CubinCache {
         self.folder.join(format!("{}.cubin", key.0))
     }
 
-    /// The code under `key`; `None` if there is none, or it is damaged.
+    /// The code under `key`. `None` if there is none, or if it is damaged.
     pub fn get(&self, key: &CubinKey) -> Option<Vec<u8>> {
         let path = self.path(key);
         let mut entry = fs::read(&path).ok()?;
@@ -107,7 +109,7 @@ impl CubinCache {
         Some(entry.split_off(head))
     }
 
-    /// Keeps `cubin` under `key`, in one step: readers see all of it or nothing.
+    /// Writes `cubin` under `key`. Readers see all of it or nothing.
     pub fn put(&self, key: &CubinKey, cubin: &[u8]) {
         if let Err(error) = self.write(key, cubin) {
             log::warn!("CUDA kernels are not kept in {}: {error}", self.folder.display());
@@ -116,29 +118,30 @@ impl CubinCache {
 
     fn write(&self, key: &CubinKey, cubin: &[u8]) -> io::Result<()> {
         let path = self.path(key);
-        let part = part_of(&self.folder, &key.0);
-        let mut file = fs::File::create(&part)?;
+        let temporary = temporary_path(&self.folder, &key.0);
+        let mut file = fs::File::create(&temporary)?;
         let written = file
             .write_all(MAGIC)
             .and_then(|()| file.write_all(&key.sum(cubin)))
             .and_then(|()| file.write_all(cubin))
-            .and_then(|()| fs::rename(&part, &path));
+            .and_then(|()| fs::rename(&temporary, &path));
         if written.is_err() {
-            // What is left of it has another name than any entry.
-            fs::remove_file(&part).ok();
+            // If it cannot be removed, its name is still not that of an entry.
+            fs::remove_file(&temporary).ok();
         }
         written
     }
 }
 
-/// A file's name while it is written, which no other thread or process uses.
-fn part_of(folder: &Path, name: &str) -> PathBuf {
-    static PARTS: AtomicU64 = AtomicU64::new(0);
-    let number = PARTS.fetch_add(1, Ordering::Relaxed);
+/// The path of a file while it is written. No other thread or process uses the same path.
+fn temporary_path(folder: &Path, name: &str) -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     folder.join(format!("{name}.{}.{number}.part", std::process::id()))
 }
 
-/// Makes the folder for its owner alone. One that is there already is left as it is, and must be ours and nobody else's to write.
+/// Creates the folder with access for its owner alone. An existing folder is left as it is; it must belong to this user, and nobody else
+/// may be able to write there.
 #[cfg(unix)]
 fn make_private(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -151,7 +154,7 @@ fn make_private(folder: &Path) -> io::Result<()> {
         )));
     }
     // A new file belongs to the user of this process.
-    let probe = part_of(folder, "owner");
+    let probe = temporary_path(folder, "owner");
     let ours = fs::File::create_new(&probe)
         .and_then(|file| file.metadata())
         .map(|file| file.uid());
@@ -182,7 +185,7 @@ mod tests {
     fn program(batch: u32) -> Program {
         Program {
             file: KernelFile::SampleSelect,
-            words: ColumnFormat::ALL[0],
+            format: ColumnFormat::ALL[0],
             masked: false,
             batch,
             descending: false,
@@ -227,7 +230,7 @@ mod tests {
             fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(cache.get(&key), None, "{length} bytes");
         }
-        // An entry under another's name is not that other.
+        // The bytes of one entry under the name of another one are damaged.
         let other = CubinKey::new(&program(2), "sm_90", (13, 0));
         fs::write(cache.path(&other), &whole).unwrap();
         assert_eq!(cache.get(&other), None);
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn files_that_are_written_side_by_side_have_names_of_their_own() {
         let folder = Path::new("kernels");
-        assert_ne!(part_of(folder, "key"), part_of(folder, "key"));
+        assert_ne!(temporary_path(folder, "key"), temporary_path(folder, "key"));
     }
 
     #[cfg(unix)]
@@ -267,7 +270,7 @@ mod tests {
         assert!(CubinCache::open(folder.path().join("file")).is_err());
     }
 
-    /// What is taken for an entry is the code that its checksum is of, whole.
+    /// Bytes that are accepted as an entry contain exactly the code that the checksum belongs to.
     #[test]
     fn mutated_kernels_do_no_harm() {
         let folder = tempfile::tempdir().unwrap();

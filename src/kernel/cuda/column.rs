@@ -1,4 +1,4 @@
-//! A column in the memory of a device: its values as Arrow has them, and which of them are NULL.
+//! A column in the memory of a device: its values as Arrow stores them, and a bitmap of those that are not NULL.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -10,7 +10,8 @@ use datafusion::execution::memory_pool::{
 };
 
 use super::buffer::DeviceBuffer;
-use super::device::{Device, locked};
+use super::device::Device;
+use super::lock::locked;
 use super::shape::Shape;
 use super::source::{ColumnFormat, storage_bytes};
 use super::upload::{SharedStaging, Staging, Upload, joined};
@@ -24,29 +25,29 @@ pub(super) type KeyRange = Option<(KeyBits, KeyBits)>;
 pub struct DeviceColumn {
     device: Arc<Device>,
     data_type: DataType,
-    /// Bytes of a value, which may be more than in Arrow.
+    /// Bytes of a value on the device, which may be more than in Arrow.
     value_bytes: usize,
     rows: u64,
     nulls: u64,
     values: Option<DeviceBuffer>,
     validity: Option<DeviceBuffer>,
-    /// Those that were asked for.
+    /// The ranges of keys that were found so far.
     ranges: Mutex<Vec<(ColumnFormat, KeyRange)>>,
-    /// Where rows begin that have another value than the row before, and where the last ends; `None`: they are not long.
-    runs: OnceLock<Option<Arc<Vec<u64>>>>,
+    /// First rows of runs of equal values, and the number of rows at the end, once they were looked for. `None` in it: runs are short.
+    run_starts: OnceLock<Option<Arc<Vec<u64>>>>,
 }
 
 impl DeviceColumn {
-    /// Whether values of the type can be there: those with keys of fixed width.
+    /// Whether a column of this type can be on a device. Types with keys of fixed width can.
     pub fn supports(data_type: &DataType) -> bool {
         storage_bytes(data_type).is_some()
     }
 
-    /// The rows of `arrays`, one after the other.
+    /// Uploads the rows of `arrays`, one array after the other.
     ///
     /// # Errors
     /// A planning error for a type without keys of fixed width; an internal error if the arrays are not all of that type;
-    /// `ResourcesExhausted` where the device's memory ends; an execution error if the device fails.
+    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
     pub fn upload(device: &Arc<Device>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("column for a device").register(&pool);
@@ -58,7 +59,7 @@ impl DeviceColumn {
         upload.finish()
     }
 
-    /// The device that it is on.
+    /// The device that the column is on.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -68,28 +69,28 @@ impl DeviceColumn {
         &self.data_type
     }
 
-    /// Rows, NULLs among them.
+    /// Number of rows, NULLs included.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Values that are not NULL.
+    /// Number of values that are not NULL.
     pub fn valid(&self) -> u64 {
         self.rows - self.nulls
     }
 
-    /// Bytes of device memory.
+    /// Bytes of device memory that the column takes.
     pub fn bytes(&self) -> usize {
         let buffers = self.values.iter().chain(&self.validity);
         buffers.map(DeviceBuffer::len).sum()
     }
 
-    /// How its values lie there, ranked as `spec` says.
-    pub fn words(&self, spec: &KeySpec) -> ColumnFormat {
+    /// How its values lie in device memory, and how they become keys of `spec`.
+    pub fn format(&self, spec: &KeySpec) -> ColumnFormat {
         ColumnFormat::stored(self.value_bytes, spec.encoding())
     }
 
-    /// Bytes of a value there, which may be more than in Arrow.
+    /// Bytes of a value on the device, which may be more than in Arrow.
     pub(super) fn value_bytes(&self) -> usize {
         self.value_bytes
     }
@@ -98,27 +99,27 @@ impl DeviceColumn {
         self.nulls > 0
     }
 
-    /// The range of its keys, if it was found before.
-    pub(super) fn known_range(&self, words: ColumnFormat) -> Option<KeyRange> {
+    /// The range of its keys in this format, if it was found before.
+    pub(super) fn known_range(&self, format: ColumnFormat) -> Option<KeyRange> {
         let ranges = locked(&self.ranges);
-        let known = ranges.iter().find(|(other, _)| *other == words);
+        let known = ranges.iter().find(|(other, _)| *other == format);
         known.map(|(_, range)| *range)
     }
 
-    pub(super) fn remember_range(&self, words: ColumnFormat, range: KeyRange) {
-        locked(&self.ranges).push((words, range));
+    pub(super) fn remember_range(&self, format: ColumnFormat, range: KeyRange) {
+        locked(&self.ranges).push((format, range));
     }
 
-    /// Its runs of equal values, once they were looked for.
-    pub(super) fn runs(&self) -> &OnceLock<Option<Arc<Vec<u64>>>> {
-        &self.runs
+    /// First rows of its runs of equal values, once they were looked for: see [`run_starts`](super::run_starts::run_starts).
+    pub(super) fn run_starts(&self) -> &OnceLock<Option<Arc<Vec<u64>>>> {
+        &self.run_starts
     }
 
     pub(super) fn values_address(&self) -> u64 {
         self.values.as_ref().map_or(0, DeviceBuffer::address)
     }
 
-    /// Copies its values to a buffer of the same device, from the byte `at` on; how many bytes.
+    /// Copies its values to the byte `at` of a buffer on the same device. Returns the number of bytes.
     pub(super) fn copy_values(&self, to: &mut DeviceBuffer, at: usize) -> Result<usize> {
         match &self.values {
             Some(values) => to.copy_from(at, values, self.rows as usize * self.value_bytes),
@@ -140,19 +141,19 @@ pub(crate) struct ColumnUpload {
     rows: u64,
     nulls: u64,
     values: Upload,
-    /// Which rows are not NULL, from the first NULL on.
+    /// A bitmap of the rows that are not NULL; `None` before the first NULL.
     validity: Option<BooleanBufferBuilder>,
-    /// For the bits, which wait in host memory.
+    /// Host memory of the bitmap.
     reservation: MemoryReservation,
     limit: Option<u64>,
 }
 
 impl ColumnUpload {
-    /// For values of `data_type`, which go through `staging`, of the same device; this crate may then hold `limit` bytes of device
-    /// memory.
+    /// An upload of values of `data_type`, which go through `staging` of the same device. It fails if this crate would hold more than
+    /// `limit` bytes of device memory.
     ///
     /// # Errors
-    /// A planning error for a type without keys of fixed width; those of the device.
+    /// A planning error for a type without keys of fixed width; errors of the device.
     pub(crate) fn try_new(
         device: &Arc<Device>,
         data_type: &DataType,
@@ -166,7 +167,7 @@ impl ColumnUpload {
             );
         };
         let spec = KeySpec::try_new(data_type)?;
-        // Where a block has too little shared memory for so many values at once.
+        // A block with little shared memory cannot hold as many values of one byte as it loads at once, so they are widened.
         let narrow = ColumnFormat::stored(value_bytes, spec.encoding());
         if value_bytes == 1 && Shape::try_new(narrow, device.shared_memory()).is_err() {
             value_bytes = spec.width().bytes();
@@ -185,10 +186,10 @@ impl ColumnUpload {
         })
     }
 
-    /// Adds the rows of `array`.
+    /// Appends the rows of `array`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where memory of the device or of the pool ends; an execution error if the device fails.
+    /// `ResourcesExhausted` if memory of the device or of the pool ends; an execution error if the device fails.
     pub(crate) fn append(&mut self, array: &dyn Array) -> Result<()> {
         if array.data_type() != &self.data_type {
             return internal_err!(
@@ -219,7 +220,7 @@ impl ColumnUpload {
             return Ok(());
         }
         let rows = self.rows as usize;
-        // Twice, for a buffer that grows.
+        // Twice the bytes of the bitmap, because a buffer that grows exists twice.
         self.reservation.try_resize((rows + array.len()) / 4)?;
         let validity = self.validity.get_or_insert_with(|| {
             let mut bits = BooleanBufferBuilder::new(rows + array.len());
@@ -233,7 +234,7 @@ impl ColumnUpload {
         Ok(())
     }
 
-    /// The device that it goes to.
+    /// The device that the column goes to.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -243,12 +244,12 @@ impl ColumnUpload {
         &self.data_type
     }
 
-    /// Values that are not NULL.
+    /// Number of values that are not NULL so far.
     pub(crate) fn valid(&self) -> u64 {
         self.rows - self.nulls
     }
 
-    /// The column, all of it on the device.
+    /// Ends the upload, and returns the column.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -256,10 +257,10 @@ impl ColumnUpload {
         Self::joined(vec![self])
     }
 
-    /// The rows of all `parts`, of one type and device, as one column.
+    /// Ends several uploads of one type and device, and returns their rows as one column.
     ///
     /// # Errors
-    /// As [`Self::append`]; an internal error for no parts.
+    /// As [`Self::append`]; an internal error if there is no upload.
     pub(crate) fn joined(parts: Vec<Self>) -> Result<DeviceColumn> {
         let Some(first) = parts.first() else {
             return internal_err!("a column of no parts");
@@ -303,7 +304,7 @@ impl ColumnUpload {
             values,
             validity,
             ranges: Mutex::default(),
-            runs: OnceLock::new(),
+            run_starts: OnceLock::new(),
         })
     }
 }

@@ -1,13 +1,13 @@
 //! A device: its context and stream, the modules loaded on it, and the memory that this crate holds there.
 //!
-//! All work of a device goes through one stream, in the order of the calls, so that nothing but the end of a query is ever
-//! waited for. No function of CUDA is called before [`Device::get`].
+//! All work of a device goes through one stream, in the order of the calls, so that the host waits only at the end of a query. No
+//! function of CUDA is called before [`Device::get`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::{self, Debug, Display};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
@@ -17,30 +17,31 @@ use datafusion::common::{
     DataFusionError, Result, exec_datafusion_err, exec_err, internal_err, resources_datafusion_err,
 };
 
-use super::buffer::{DeviceBuffer, taken};
 use super::cache::{CubinCache, CubinKey};
 use super::driver::{allow_to_read, check_driver, give_up_freed_memory, keep_freed_memory};
 use super::fault::{ends_the_context, fault};
-use super::idle::{GivesBack, IdleMemory, IdleWatch};
+use super::idle::{GivesBack, IdleMemory, IdleStage, IdleWatch, IdleWorkspace};
+use super::lock::locked;
 use super::nvrtc::Nvrtc;
 use super::source::Program;
-use super::upload::Stage;
-use super::workspace::Workspace;
 use crate::failpoint::may_fail;
 
-/// Freed memory that waits to be wanted again is at most this part of the device's.
-const MOST_IDLE: u64 = 8;
+/// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
+const SLACK: usize = 16;
 
-/// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
+/// Freed device memory that is kept for the next query is at most one part in so many of the device's memory.
+const IDLE_FRACTION: u64 = 8;
+
+/// Most stages, of 2 MiB of page-locked memory each, that are kept for the next upload.
 const MOST_STAGES: usize = 32;
 
-/// How long memory that nothing uses waits for the next query.
+/// How long unused memory is kept for the next query.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An NVIDIA device of this machine.
 ///
-/// Memory that queries worked in, and page-locked memory of uploads, waits for the next query, and goes back to the system when
-/// there was none for 10 seconds.
+/// It keeps the memory of a query that has ended, and the page-locked memory of uploads, for the next query. If no query comes for
+/// 10 seconds, that memory goes back to the system.
 pub struct Device {
     ordinal: usize,
     name: String,
@@ -54,13 +55,14 @@ pub struct Device {
     /// Bytes of device memory that this crate holds.
     held: AtomicU64,
     modules: Mutex<Modules>,
-    workspace: Mutex<Option<Workspace>>,
-    /// Page-locked memory that no upload uses.
-    stages: Mutex<Vec<Stage>>,
+    /// Locked by the query that works in the workspace; filled between queries.
+    workspace: Mutex<Option<IdleWorkspace>>,
+    stages: Mutex<Vec<IdleStage>>,
     idle: Mutex<IdleMemory>,
+    /// Most bytes of `idle`.
     most_idle: u64,
     watch: IdleWatch,
-    /// Whether devices of these numbers can read this one's memory.
+    /// Whether the devices with these ordinals can read this one's memory.
     readers: Mutex<HashMap<usize, bool>>,
     /// Why nothing runs on the device any more.
     lost: OnceLock<String>,
@@ -92,7 +94,7 @@ pub(super) struct Module {
 
 type Modules = HashMap<Program, Arc<Module>>;
 
-/// A kernel, and the dynamic shared memory that it may have.
+/// A kernel, and the bytes of dynamic shared memory that it may use.
 #[derive(Debug, Clone)]
 struct Function {
     function: CudaFunction,
@@ -100,7 +102,7 @@ struct Function {
 }
 
 impl Module {
-    /// A kernel by its name, allowed to have `shared` bytes of dynamic shared memory.
+    /// The kernel of this name, allowed to use `shared` bytes of dynamic shared memory.
     pub(super) fn function(
         &self,
         device: &Device,
@@ -109,22 +111,25 @@ impl Module {
     ) -> Result<CudaFunction> {
         let failed = |error| device.failed(name, error);
         let mut functions = locked(&self.functions);
-        let held = match functions.entry(name) {
-            Entry::Occupied(held) => held.into_mut(),
+        let known = match functions.entry(name) {
+            Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(free) => free.insert(Function {
                 function: self.module.load_function(name).map_err(failed)?,
                 shared: 0,
             }),
         };
-        if held.shared < shared {
+        if known.shared < shared {
             let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            held.function.set_attribute(most, shared as i32).map_err(failed)?;
-            held.shared = shared;
+            known
+                .function
+                .set_attribute(most, shared as i32)
+                .map_err(failed)?;
+            known.shared = shared;
         }
-        Ok(held.function.clone())
+        Ok(known.function.clone())
     }
 
-    /// The four numbers of the constant `name`: sizes of the kernels' structures.
+    /// The four numbers of the constant `name`, mostly the sizes of the kernels' structures in bytes.
     pub(super) fn sizes(&self, device: &Device, name: &str) -> Result<[u32; 4]> {
         if let Some(sizes) = self.sizes.get() {
             return Ok(*sizes);
@@ -141,16 +146,11 @@ impl Module {
     }
 }
 
-/// A lock whose holder's panic left nothing half done that matters.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Device {
     /// The device with this number, counted from 0, shared by the whole process.
     ///
     /// # Errors
-    /// An execution error that says why there is none: no driver, one that is too old, no such device, a device that does not
+    /// An execution error that says why it cannot be used: no driver, one that is too old, no such device, a device that does not
     /// answer.
     pub fn get(ordinal: usize) -> Result<Arc<Device>> {
         static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<Device>>>> = LazyLock::new(Mutex::default);
@@ -163,18 +163,18 @@ impl Device {
         Ok(device)
     }
 
-    /// How many devices this machine has.
+    /// Number of devices of this machine.
     ///
     /// # Errors
-    /// An execution error that says why that cannot be known: no driver, or one that is too old.
+    /// An execution error that says why the number is unknown: no driver, or one that is too old.
     pub fn count() -> Result<usize> {
         check_driver()?;
         let count = CudaContext::device_count().map_err(|error| fault("counting devices", error))?;
         Ok(count as usize)
     }
 
-    /// The device with this number, for the caller alone; as if a block could have at most `shared_memory` bytes of shared
-    /// memory, where that is less than it can.
+    /// Opens the device with this number for the caller alone. If `shared_memory` is less than the bytes of shared memory that a
+    /// block can have, the device is used as if a block could have no more than that.
     ///
     /// # Errors
     /// As [`Device::get`].
@@ -213,29 +213,29 @@ impl Device {
             workspace: Mutex::default(),
             stages: Mutex::default(),
             idle: Mutex::default(),
-            most_idle: memory as u64 / MOST_IDLE,
+            most_idle: memory as u64 / IDLE_FRACTION,
             watch: IdleWatch::new(PATIENCE),
             readers: Mutex::default(),
             lost: OnceLock::new(),
         })
     }
 
-    /// Its number on this machine.
+    /// Number of the device on this machine, counted from 0.
     pub fn ordinal(&self) -> usize {
         self.ordinal
     }
 
-    /// Its name, such as `NVIDIA H200`.
+    /// Name of the device, such as `NVIDIA H200`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What machine code it runs, such as `sm_90`.
+    /// Architecture of the machine code that the device runs, such as `sm_90`.
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// Whether blocks of a kernel may come before the kernel before it has ended.
+    /// Whether blocks of a kernel can start before the previous kernel has ended.
     pub(super) fn overlaps_kernels(&self) -> bool {
         self.overlaps_kernels
     }
@@ -248,13 +248,13 @@ impl Device {
         self.shared_memory
     }
 
-    /// Bytes of its memory that this crate uses. What waits to be used again is not counted: it is given up where there would be
-    /// too little beside it.
+    /// Bytes of device memory that this crate uses. Freed memory that is kept for the next query does not count: it is given up
+    /// when there is too little memory beside it.
     pub fn held_bytes(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Free and total bytes of its memory, as the driver counts them.
+    /// Free and total bytes of the device's memory, as the driver counts them.
     ///
     /// # Errors
     /// An execution error if the device does not answer.
@@ -263,10 +263,10 @@ impl Device {
         asked.map_err(|error| self.failed("asking for the device's memory", error))
     }
 
-    /// Whether it still works.
+    /// Checks that no fault has ended all work on the device.
     ///
     /// # Errors
-    /// An execution error with the fault that ended it.
+    /// An execution error with the first such fault.
     pub fn check(&self) -> Result<()> {
         match self.lost.get() {
             None => Ok(()),
@@ -274,7 +274,8 @@ impl Device {
         }
     }
 
-    /// The error of a call for this device, which is lost if it ends all work of the context.
+    /// Turns an error of the driver into that of `what` was called for. If it ends all work of the context, the device counts as
+    /// lost from now on.
     pub(super) fn failed(&self, what: &str, error: DriverError) -> DataFusionError {
         let shown = fault(what, error);
         if ends_the_context(error.0) {
@@ -284,36 +285,37 @@ impl Device {
         shown
     }
 
-    /// `bytes` bytes of its memory, whatever is in them, if this crate then holds at most `limit`. Where there are not so many,
-    /// the memory that queries work in is given up first.
+    /// Device memory for `bytes` bytes, and [`SLACK`] more, with undefined content. The caller counts as holding `bytes` bytes until
+    /// [`Self::give_back`]. Fails if this crate would then hold more than `limit` bytes. If memory is short, the workspace and other
+    /// idle memory is given up first.
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the device does not answer.
-    pub fn allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
+    pub(super) fn take_memory(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<CudaSlice<u8>> {
         self.check()?;
         IdleWatch::used(self);
-        let refused = match self.try_allocate(bytes, limit) {
+        let refused = match self.try_take_memory(bytes, limit) {
             Err(error @ DataFusionError::ResourcesExhausted(_)) => error,
             other => return other,
         };
-        // Not the one that the caller works in.
+        // Not the workspace that the caller, or another query, works in: that one is locked.
         let workspace = self
             .workspace
             .try_lock()
             .ok()
             .and_then(|mut workspace| workspace.take());
-        let is_held = workspace.is_some() || locked(&self.idle).bytes() > 0;
-        if !is_held {
+        let is_some_idle = workspace.is_some() || locked(&self.idle).bytes() > 0;
+        if !is_some_idle {
             return Err(refused);
         }
-        drop(workspace);
+        self.free_workspace(workspace);
         locked(&self.idle).shrink(0);
-        // Memory goes back when the stream has come to it.
+        // The driver has the memory once the stream has reached this point.
         self.synchronize("freeing device memory")?;
-        self.try_allocate(bytes, limit)
+        self.try_take_memory(bytes, limit)
     }
 
-    fn try_allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
+    fn try_take_memory(&self, bytes: usize, limit: Option<u64>) -> Result<CudaSlice<u8>> {
         let wanted = bytes as u64;
         let grown = self
             .held
@@ -330,46 +332,63 @@ impl Device {
         }
         let (reused, is_freed) = {
             let mut idle = locked(&self.idle);
-            let reused = idle.take(taken(bytes));
-            // What is used and what waits keep within the limit together.
+            let reused = idle.take(bytes + SLACK);
+            // Used and idle memory together keep within the limit.
             let free = limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.held_bytes()));
             let before = idle.bytes();
             idle.shrink(free);
             (reused, idle.bytes() < before)
         };
         if let Some(slice) = reused {
-            return Ok(DeviceBuffer::over(self, slice, bytes));
+            return Ok(slice);
         }
         if is_freed {
-            // Memory goes back when the stream has come to it.
+            // The driver has the memory once the stream has reached this point.
             self.synchronize("freeing device memory")?;
         }
-        DeviceBuffer::try_new(self, bytes).inspect_err(|_| self.give_back(wanted))
+        self.new_memory(bytes + SLACK)
+            .inspect_err(|_| self.give_back(bytes))
     }
 
-    /// Memory of the stream that is free for who wants as much next.
+    #[allow(unsafe_code, reason = "memory that nothing was written to")]
+    fn new_memory(&self, bytes: usize) -> Result<CudaSlice<u8>> {
+        // SAFETY: bytes have no invalid value; what reads them writes them first, or is a kernel that drops what it reads
+        // beyond the end.
+        let slice = unsafe { self.stream.alloc::<u8>(bytes) };
+        slice.map_err(|error| self.failed("allocating device memory", error))
+    }
+
+    /// Keeps freed memory of the device's stream for the next query.
     pub(super) fn keep_memory(self: &Arc<Self>, slice: CudaSlice<u8>) {
         locked(&self.idle).keep(slice, self.most_idle);
         IdleWatch::used(self);
     }
 
-    pub(super) fn give_back(&self, bytes: u64) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    /// Counts `bytes` bytes of device memory as no longer held.
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.held.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// What queries work in, one query at a time.
-    pub(super) fn workspace(&self) -> MutexGuard<'_, Option<Workspace>> {
+    /// The lock of the workspace, for one query at a time, and the workspace that the query before has left.
+    pub(super) fn lock_workspace(&self) -> MutexGuard<'_, Option<IdleWorkspace>> {
         locked(&self.workspace)
     }
 
-    /// Gives back the memory that queries work in; the next one takes it again.
-    pub fn release_workspace(&self) {
-        self.workspace().take();
-        locked(&self.stages).clear();
-        locked(&self.idle).shrink(0);
+    fn free_workspace(&self, workspace: Option<IdleWorkspace>) {
+        if let Some(workspace) = workspace {
+            self.give_back(workspace.bytes);
+        }
     }
 
-    /// Gives back the memory that no query works in, without waiting for those that run; whether none does.
+    /// Waits for the query that works in the workspace, and frees the workspace and all other idle memory. The next query allocates
+    /// its own.
+    pub fn release_workspace(&self) {
+        let workspace = self.lock_workspace().take();
+        self.free_workspace(workspace);
+        self.free_idle();
+    }
+
+    /// Frees all idle memory without waiting for queries. Returns whether no query works in the workspace now.
     pub(crate) fn release_idle(&self) -> bool {
         let workspace = match self.workspace.try_lock() {
             Ok(mut workspace) => Some(workspace.take()),
@@ -377,39 +396,43 @@ impl Device {
             Err(TryLockError::WouldBlock) => None,
         };
         let is_free = workspace.is_some();
-        drop(workspace);
-        locked(&self.stages).clear();
-        locked(&self.idle).shrink(0);
+        self.free_workspace(workspace.flatten());
+        self.free_idle();
         is_free
     }
 
-    /// Page-locked memory of an upload that is done.
-    pub(super) fn idle_stage(&self) -> Option<Stage> {
+    fn free_idle(&self) {
+        locked(&self.stages).clear();
+        locked(&self.idle).shrink(0);
+    }
+
+    /// A stage of an upload that has ended.
+    pub(super) fn idle_stage(&self) -> Option<IdleStage> {
         locked(&self.stages).pop()
     }
 
-    /// Keeps some for the next upload: clearing new pages takes longer than filling them.
-    pub(super) fn keep_stages(self: &Arc<Self>, stages: Vec<Stage>) {
-        let mut held = locked(&self.stages);
-        held.extend(stages);
-        held.truncate(MOST_STAGES);
-        drop(held);
+    /// Keeps stages for the next upload: clearing new pages takes longer than filling them.
+    pub(super) fn keep_stages(self: &Arc<Self>, stages: impl Iterator<Item = IdleStage>) {
+        let mut kept = locked(&self.stages);
+        kept.extend(stages);
+        kept.truncate(MOST_STAGES);
+        drop(kept);
         IdleWatch::used(self);
     }
 
-    /// Comes to pass when all is done that was asked of the device so far.
+    /// An event that other devices can wait for. It occurs once all work is done that was put on the stream so far.
     pub(super) fn signal(&self) -> Result<CudaEvent> {
         let event = self.stream.record_event(None);
         event.map_err(|error| self.failed("signalling to other devices", error))
     }
 
-    /// What is asked of the device from now on waits for a signal of another.
+    /// Has all later work of this device wait for an event of another device.
     pub(super) fn wait_for(&self, signal: &CudaEvent) -> Result<()> {
         let waits = self.stream.wait(signal);
         waits.map_err(|error| self.failed("waiting for another device", error))
     }
 
-    /// Whether kernels of this device can read what [`Device::allocate`] gives on another; from now on they may.
+    /// Lets kernels of this device read the memory that [`Device::allocate`] gives on another device. Returns whether they can.
     pub(super) fn reads(&self, other: &Device) -> bool {
         if self.ordinal == other.ordinal {
             return true;
@@ -424,23 +447,23 @@ impl Device {
         })
     }
 
-    /// Waits for all that was asked of the device.
+    /// Waits until all work on the stream is done. An error says that it occurred while `what` was done.
     pub(super) fn synchronize(&self, what: &str) -> Result<()> {
         self.stream
             .synchronize()
             .map_err(|error| self.failed(what, error))
     }
 
-    /// The kernels of `program`: loaded before, or from the cache on disk, or compiled.
+    /// The kernels of `program`, from the modules that are loaded, from the cache on disk, or from the compiler.
     ///
     /// # Errors
-    /// An execution error if there is no compiler, or it refuses, or the device does.
+    /// An execution error if there is no compiler, if the compiler refuses the source, or if the device refuses the code.
     pub(super) fn module(&self, program: &Program) -> Result<Arc<Module>> {
         let mut modules = locked(&self.modules);
         self.module_among(&mut modules, program)
     }
 
-    /// The same of two, which are compiled side by side.
+    /// The kernels of two programs, compiled at the same time if neither is loaded.
     ///
     /// # Errors
     /// As [`Self::module`].
@@ -509,7 +532,7 @@ impl GivesBack for Device {
 
     fn give_idle_back(&self) -> bool {
         let is_free = self.release_idle();
-        // Memory goes back when the stream has come to it.
+        // The driver has the memory once the stream has reached this point.
         let given = self.synchronize("freeing device memory").and_then(|()| {
             let given = give_up_freed_memory(&self.context);
             given.map_err(|error| self.failed("freeing device memory", error))

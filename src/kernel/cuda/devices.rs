@@ -1,4 +1,4 @@
-//! Which devices a session uses.
+//! The devices that a session uses.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use datafusion::execution::config::SessionConfig;
 use super::Device;
 use crate::config::DeviceChoice;
 
-/// Devices by their numbers, or some that are open.
+/// Devices of this machine by their numbers, or devices that are open.
 #[derive(Debug, Clone)]
 pub(crate) enum Devices {
-    /// As this machine counts them.
+    /// Numbers of devices, as this machine counts them from 0.
     Numbered(Vec<usize>),
-    /// Those that the session was given.
+    /// Devices that the session was given.
     Given(Vec<Arc<Device>>),
 }
 
-/// Devices of a session, in place of all those of the machine.
+/// The devices of one session, in place of all devices of the machine.
 #[derive(Debug)]
 struct SessionDevices(Vec<Arc<Device>>);
 
@@ -28,7 +28,7 @@ impl Devices {
         config.set_extension(Arc::new(SessionDevices(devices)));
     }
 
-    /// All devices for `cuda:all`, the one for `cuda:N`; the first for others.
+    /// All devices for `cuda:all`, device N for `cuda:N`, and the first device for other choices.
     pub(crate) fn of(device: DeviceChoice, config: &SessionConfig) -> Self {
         if let Some(given) = config.get_extension::<SessionDevices>() {
             let devices = given.0.iter();
@@ -41,14 +41,14 @@ impl Devices {
             });
         }
         Self::Numbered(match device {
-            // Where they cannot be counted, opening the first says why.
+            // If they cannot be counted, opening the first one says why.
             DeviceChoice::CudaAll => (0..Device::count().unwrap_or(1).max(1)).collect(),
             DeviceChoice::Cuda(Some(number)) => vec![number],
             DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Cuda(None) => vec![0],
         })
     }
 
-    /// Whether these are devices that `device` is one of, which the machine counts as `ordinal`.
+    /// Whether `device`, which the user calls `cuda:ordinal`, is one of these devices.
     pub(crate) fn has(&self, device: &Arc<Device>, ordinal: usize) -> bool {
         match self {
             Self::Numbered(_) => device.ordinal() == ordinal,
@@ -59,7 +59,7 @@ impl Devices {
     /// The devices, at least one.
     ///
     /// # Errors
-    /// An execution error that says why one of them is not there.
+    /// An execution error that says why one of them cannot be used.
     pub(crate) fn open(&self) -> Result<Vec<Arc<Device>>> {
         match self {
             Self::Numbered(numbers) => numbers.iter().map(|number| Device::get(*number)).collect(),

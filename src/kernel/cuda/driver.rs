@@ -1,18 +1,21 @@
-//! Calls into the driver that the safe interface has not: its version, and the pools that it takes memory from.
+//! Calls into the driver that the safe interface of cudarc does not have: the version, and memory pools.
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 use datafusion::common::{Result, exec_err};
 
 use super::fault::fault;
 
-/// Oldest driver whose functions are all there: that of CUDA 12.8.
+/// Version of the oldest driver that has all functions used here: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;
 
-/// Bytes of device memory that stay with the driver when they are freed, at most.
+/// Most bytes of freed device memory that the driver keeps.
 const KEPT: u64 = 256 << 20;
 
-/// Whether there is a driver that can do what is asked of it. Called before anything else of CUDA: without the library,
-/// every other function panics.
+/// Checks that there is a driver, and that it is new enough. Called before anything else of CUDA: without the driver's library every
+/// other function panics.
+///
+/// # Errors
+/// An execution error if there is none, or if it is too old.
 #[allow(unsafe_code, reason = "calls into the driver")]
 pub(super) fn check_driver() -> Result<()> {
     // SAFETY: loads the driver's library if it is there; its initialisers ask nothing of the program.
@@ -35,12 +38,13 @@ pub(super) fn check_driver() -> Result<()> {
     Ok(())
 }
 
+/// A version of CUDA as it is written, such as `12.8`.
 fn shown(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Has the driver keep some memory that was freed for what is allocated next, which takes it a hundred times as long from the
-/// system.
+/// Has the driver keep up to [`KEPT`] bytes of freed memory for later allocations: to get memory from the system takes a hundred times
+/// as long.
 #[allow(unsafe_code, reason = "a setting that the safe interface has not")]
 pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<(), DriverError> {
     let mut pool = std::ptr::null_mut();
@@ -54,7 +58,7 @@ pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<(), DriverError
     }
 }
 
-/// Has the driver give all memory back that it keeps of what was freed.
+/// Has the driver give all freed memory that it keeps back to the system.
 #[allow(unsafe_code, reason = "the safe interface has no pools")]
 pub(super) fn give_up_freed_memory(context: &CudaContext) -> Result<(), DriverError> {
     let mut pool = std::ptr::null_mut();
@@ -66,8 +70,8 @@ pub(super) fn give_up_freed_memory(context: &CudaContext) -> Result<(), DriverEr
     }
 }
 
-/// Has kernels of one context read the memory that the other's device allocates in the order of a stream, all that is there and
-/// all that will be; whether they can.
+/// Lets kernels of the context `reader` access all memory that streams of the context `owner` have allocated or will allocate. Returns
+/// whether they can.
 #[allow(unsafe_code, reason = "the safe interface has no memory of other devices")]
 pub(super) fn allow_to_read(reader: &CudaContext, owner: &CudaContext) -> Result<bool, DriverError> {
     let (mut can, mut pool) = (0, std::ptr::null_mut());

@@ -1,10 +1,10 @@
-//! What an error of the driver means: for a call, and for the device.
+//! The meaning of an error of the driver: for the call, and for the device.
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use datafusion::common::{DataFusionError, exec_datafusion_err, resources_datafusion_err};
 
-/// The error of a call into CUDA.
+/// The error of a call into CUDA that was made for `what`.
 pub(super) fn fault(what: &str, error: DriverError) -> DataFusionError {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
@@ -14,8 +14,8 @@ pub(super) fn fault(what: &str, error: DriverError) -> DataFusionError {
     }
 }
 
-/// Whether nothing runs in a context after this error: by CUDA's documentation the process has to be started anew, or the device
-/// is gone. All others fail the call alone.
+/// Whether nothing runs in the context after this error: by CUDA's documentation the process has to be restarted, or the device is
+/// gone. All other errors fail only the call.
 pub(super) fn ends_the_context(error: CUresult) -> bool {
     matches!(
         error,

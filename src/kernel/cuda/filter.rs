@@ -1,6 +1,6 @@
 //! Filters over columns on a device: the launches of `kernels/filter.cu`.
 //!
-//! A predicate becomes a bitmap of the rows where it is true, one launch for each comparison; no pass on the host. Cost: a
+//! A predicate becomes a bitmap of the rows where it is true, by one launch for each comparison; the host reads no rows. Cost: one
 //! read of each column that is compared, and of the bitmap.
 
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;
 
-/// Which rows count: a condition over some columns, each by its index, that is true, false, or, of a NULL, neither.
+/// A condition over the columns of a table, each named by its index. For a row it is true, false, or, for a NULL, neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Predicate {
-    /// The key of the value, in `ORDER BY`'s order, lies in `[first, last]`; or, for `outside`, it does not.
+    /// The key of the value, in the order of `ORDER BY`, lies in `[first, last]`, or outside of it if `outside` is set.
     Within {
         /// Index of the column.
         column: usize,
@@ -28,7 +28,7 @@ pub enum Predicate {
         first: KeyBits,
         /// The greatest key.
         last: KeyBits,
-        /// Whether keys beyond count instead.
+        /// Whether the keys outside of the interval are meant.
         outside: bool,
     },
     /// The value is NULL.
@@ -43,7 +43,7 @@ pub enum Predicate {
 }
 
 impl Predicate {
-    /// The value is not NULL.
+    /// A predicate that is true for values that are not NULL.
     pub fn is_not_null(column: usize) -> Self {
         Predicate::Within {
             column,
@@ -53,7 +53,7 @@ impl Predicate {
         }
     }
 
-    /// The predicate that is true where this one is false.
+    /// The predicate that is true where this one is false, and false where this one is true.
     pub fn negated(self) -> Self {
         let all = |list: Vec<Predicate>| list.into_iter().map(Predicate::negated).collect();
         match self {
@@ -90,20 +90,20 @@ kernel_argument! {
         count: u64,
         first: [u64; 2],
         last: [u64; 2],
-        how: u32,
+        update: u32,
         outside: u32,
     }
 }
 
-/// What becomes of the bits that are there.
+/// How new bits change a bitmap: `enum Update` of `kernels/filter.cu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Update {
     Set,
     And,
     Or,
 }
 
-/// The rows where a predicate is true, a bit each.
+/// A bitmap of the rows of a table where a predicate is true.
 #[derive(Debug)]
 pub struct RowMask {
     bits: DeviceBuffer,
@@ -111,11 +111,12 @@ pub struct RowMask {
 }
 
 impl RowMask {
-    /// The rows of a table where `predicate` is true; `columns` are all of one device and length. Nothing is waited for.
+    /// The rows of a table where `predicate` is true. All `columns` are on one device and have the same number of rows. Waits for
+    /// nothing.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no memory for a bit a row and level of the predicate; an execution error if the
-    /// device fails; an internal error for a column that is not there.
+    /// `ResourcesExhausted` if there is no device memory for a bit for each row and level of the predicate; an execution error if the
+    /// device fails; an internal error for a column that does not exist.
     pub fn evaluate(
         predicate: &Predicate,
         columns: &[&DeviceColumn],
@@ -133,20 +134,21 @@ impl RowMask {
             report,
         };
         let bits = evaluation.bitmap()?;
-        evaluation.run(predicate, &bits, How::Set)?;
+        evaluation.run(predicate, &bits, Update::Set)?;
         Ok(Self {
             bits,
             rows: first.rows(),
         })
     }
 
-    /// The rows whose key is `key`, as `words` says of `column`; of those in `among`, where it is given. NULL has no key.
+    /// The rows of `column` whose key is `key`, where `format` gives the keys; only rows of the bitmap `among`, if it is given. NULL has
+    /// no key.
     ///
     /// # Errors
     /// As [`Self::evaluate`].
     pub fn of_key(
         column: &DeviceColumn,
-        words: ColumnFormat,
+        format: ColumnFormat,
         key: KeyBits,
         among: Option<&DeviceBuffer>,
         limit: Option<u64>,
@@ -164,14 +166,14 @@ impl RowMask {
         let argument = FilterArgument {
             first: halves(key),
             last: halves(key),
-            ..evaluation.argument(column, &bits, How::Set)
+            ..evaluation.argument(column, &bits, Update::Set)
         };
         evaluation.report.bytes_read += column.bytes() as u64;
-        evaluation.launch("fl_within", words, argument)?;
+        evaluation.launch("fl_within", format, argument)?;
         if let Some(among) = among {
             let argument = FilterArgument {
                 other: among.address(),
-                ..evaluation.argument(column, &bits, How::And)
+                ..evaluation.argument(column, &bits, Update::And)
             };
             evaluation.launch("fl_combine", ColumnFormat::ALL[0], argument)?;
         }
@@ -179,12 +181,12 @@ impl RowMask {
         Ok(Self { bits, rows })
     }
 
-    /// The bits.
+    /// The bitmap: bit i of byte i / 8 stands for a row, from row 0 on.
     pub fn bits(&self) -> &DeviceBuffer {
         &self.bits
     }
 
-    /// How many of its rows are not NULL in `column`. Waits for the device.
+    /// Number of its rows that are not NULL in `column`. Waits for the device.
     ///
     /// # Errors
     /// As [`Self::evaluate`].
@@ -202,13 +204,14 @@ impl RowMask {
         };
         let argument = FilterArgument {
             count: count.address(),
-            ..evaluation.argument(column, &self.bits, How::Set)
+            ..evaluation.argument(column, &self.bits, Update::Set)
         };
         evaluation.launch("fl_count", ColumnFormat::ALL[0], argument)?;
         count.number(0)
     }
 }
 
+/// The evaluation of a predicate over the columns of one table.
 struct Evaluation<'a> {
     device: &'a Arc<Device>,
     columns: &'a [&'a DeviceColumn],
@@ -218,42 +221,43 @@ struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// A bit a row, in words of 4 bytes.
+    /// A new bitmap with a bit for each row, in words of 4 bytes.
     fn bitmap(&self) -> Result<DeviceBuffer> {
         let bytes = self.rows.div_ceil(32) * 4;
         self.device.allocate(bytes as usize, self.limit)
     }
 
-    fn run(&mut self, predicate: &Predicate, bits: &DeviceBuffer, how: How) -> Result<()> {
+    /// Puts the launches for `predicate` on the stream; they change `bits` as `update` says.
+    fn run(&mut self, predicate: &Predicate, bits: &DeviceBuffer, update: Update) -> Result<()> {
         let (list, own) = match predicate {
             Predicate::Within {
                 column,
                 first,
                 last,
                 outside,
-            } => return self.within(*column, [*first, *last], *outside, bits, how),
+            } => return self.within(*column, [*first, *last], *outside, bits, update),
             Predicate::IsNull { column } => {
                 let column = self.column(*column)?;
-                let argument = self.argument(column, bits, how);
+                let argument = self.argument(column, bits, update);
                 return self.launch("fl_null", ColumnFormat::ALL[0], argument);
             }
-            Predicate::And(list) => (list, How::And),
-            Predicate::Or(list) => (list, How::Or),
+            Predicate::And(list) => (list, Update::And),
+            Predicate::Or(list) => (list, Update::Or),
         };
-        if how == How::Set || how == own {
+        if update == Update::Set || update == own {
             for (number, part) in list.iter().enumerate() {
-                let first = number == 0 && how == How::Set;
-                self.run(part, bits, if first { How::Set } else { own })?;
+                let first = number == 0 && update == Update::Set;
+                self.run(part, bits, if first { Update::Set } else { own })?;
             }
             return Ok(());
         }
-        // Freed when it goes out of scope, which the stream does after what is asked here.
-        let apart = self.bitmap()?;
-        self.run(predicate, &apart, How::Set)?;
+        // Freed on the stream when it goes out of scope, so after the launches of this function.
+        let separate = self.bitmap()?;
+        self.run(predicate, &separate, Update::Set)?;
         let column = self.column(0)?;
         let argument = FilterArgument {
-            other: apart.address(),
-            ..self.argument(column, bits, how)
+            other: separate.address(),
+            ..self.argument(column, bits, update)
         };
         self.launch("fl_combine", ColumnFormat::ALL[0], argument)
     }
@@ -264,19 +268,19 @@ impl<'a> Evaluation<'a> {
         ends: [KeyBits; 2],
         outside: bool,
         bits: &DeviceBuffer,
-        how: How,
+        update: Update,
     ) -> Result<()> {
         let column = self.column(column)?;
         let spec = KeySpec::for_order_by(column.data_type())?;
-        let words = column.words(&spec);
+        let format = column.format(&spec);
         let argument = FilterArgument {
             first: halves(ends[0]),
             last: halves(ends[1].min(spec.width().max_key())),
             outside: u32::from(outside),
-            ..self.argument(column, bits, how)
+            ..self.argument(column, bits, update)
         };
         self.report.bytes_read += column.bytes() as u64;
-        self.launch("fl_within", words, argument)
+        self.launch("fl_within", format, argument)
     }
 
     fn column(&self, index: usize) -> Result<&'a DeviceColumn> {
@@ -286,21 +290,21 @@ impl<'a> Evaluation<'a> {
         })
     }
 
-    fn argument(&self, column: &DeviceColumn, bits: &DeviceBuffer, how: How) -> FilterArgument {
+    fn argument(&self, column: &DeviceColumn, bits: &DeviceBuffer, update: Update) -> FilterArgument {
         FilterArgument {
             column: ColumnArgument::of(column, 0),
             words: bits.address(),
-            how: how as u32,
+            update: update as u32,
             ..FilterArgument::default()
         }
     }
 
-    /// Bitmaps have a word for each 32 rows.
-    fn launch(&mut self, name: &'static str, words: ColumnFormat, argument: FilterArgument) -> Result<()> {
+    /// Launches a kernel, unless the table has no rows. The bitmaps of the argument have a word for every 32 rows, or a part of 32.
+    fn launch(&mut self, name: &'static str, format: ColumnFormat, argument: FilterArgument) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
         }
-        let kernels = Kernels::load(self.device, &Program::of(KernelFile::Filter, words), [0; 4])?;
+        let kernels = Kernels::load(self.device, &Program::of(KernelFile::Filter, format), [0; 4])?;
         let grid = [2 * self.device.multiprocessors(), THREADS];
         let launch = kernels.launch(name, grid, 0)?;
         self.report.kernels += 1;

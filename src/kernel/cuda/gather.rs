@@ -1,4 +1,4 @@
-//! Values of some rows of columns on a device, as arrays: the launches of `kernels/gather.cu`.
+//! Arrays of the values of some rows of columns on a device: the launches of `kernels/gather.cu`.
 
 use std::sync::Arc;
 
@@ -31,24 +31,24 @@ kernel_argument! {
     }
 }
 
-/// Rows of a table on a device whose values are wanted.
+/// Rows of a table on a device, whose values can be fetched column by column.
 #[derive(Debug)]
 pub struct Gather {
     device: Arc<Device>,
     rows: DeviceBuffer,
     count: usize,
-    /// The greatest row and 1.
+    /// The greatest row number plus 1.
     end: u64,
     limit: Option<u64>,
     timed: bool,
 }
 
 impl Gather {
-    /// Rows, counted from 0, in the order in which their values are wanted; this crate may then hold `limit` bytes of
-    /// device memory.
+    /// The given rows, counted from 0; values come in their order. Fails if this crate would then hold more than `limit` bytes of
+    /// device memory. `timed`: whether to measure the time of the kernel.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no memory for 8 bytes a row; an execution error if the device fails.
+    /// `ResourcesExhausted` if there is no device memory for 8 bytes for each row; an execution error if the device fails.
     pub fn try_new(
         device: &Arc<Device>,
         rows: &[u64],
@@ -58,7 +58,7 @@ impl Gather {
     ) -> Result<Self> {
         Ok(Self {
             device: Arc::clone(device),
-            rows: DeviceBuffer::sent(device, rows, limit, report)?,
+            rows: DeviceBuffer::from_numbers(device, rows, limit, report)?,
             count: rows.len(),
             end: rows.iter().max().map_or(0, |row| row + 1),
             limit,
@@ -66,10 +66,10 @@ impl Gather {
         })
     }
 
-    /// The values of these rows, with the bits that were pinned. Waits for the device.
+    /// The values of the rows in `column`, with exactly the bits that were uploaded. Waits for the device.
     ///
     /// # Errors
-    /// As [`Self::try_new`]; an internal error for rows that the column does not have.
+    /// As [`Self::try_new`]; an internal error for rows that the column does not have, or for a column on another device.
     pub fn values(&self, column: &DeviceColumn, report: &mut Report) -> Result<ArrayRef> {
         let (data_type, device) = (column.data_type(), &self.device);
         let Some(width) = storage_bytes(data_type) else {
@@ -82,7 +82,7 @@ impl Gather {
             return Ok(datafusion::arrow::array::new_empty_array(data_type));
         }
         let launch = self.launch()?;
-        // Values first, aligned as the buffer is.
+        // The values come first, because the buffer is aligned for them.
         let bytes = self.count * width;
         let out = device.allocate(bytes + self.count, self.limit)?;
         let argument = GatherArgument {
@@ -114,7 +114,7 @@ impl Gather {
     }
 }
 
-/// `count` values as Arrow has them, from their bytes and a byte each that says whether there is one, or nothing where all are.
+/// An array of `count` values from their bytes. `valid` has a byte for each value, 0 for NULL, or is empty if no value is NULL.
 pub(super) fn array(data_type: &DataType, count: usize, values: &[u8], valid: &[u8]) -> Result<ArrayRef> {
     let nulls = valid.contains(&0).then(|| {
         let bits = BooleanBuffer::collect_bool(valid.len(), |row| valid[row] != 0);

@@ -1,11 +1,11 @@
 //! Exact ranks of a column in every group of rows: the launches of `kernels/group.cu` and `kernels/sort.cu`.
 //!
-//! Group columns become one number a row, which stands above the row's key in a record of 64 or 128 bits; records are put
-//! in order, so that each group lies together and its ranks are places. Numbers and keys count from the least value of their
-//! column, so that records are as short as the data allow.
+//! The group columns of a row become one number, the *code* of its group. The code stands above the row's key in a record of 64 or 128
+//! bits. Records are sorted, so that each group lies together and a rank is a place. Codes and keys count from the least value of
+//! their column, so that records are as short as the data allow.
 //!
-//! Cost on one H200: 21 ms for 2^28 rows of Float32 in 1000 groups, of which records have 5 digits (see [`sort`](super::sort)).
-//! Neither the number of groups nor of ranks matters, nor how rows spread over groups. Device memory: two records a row.
+//! Cost on one H200: 21 ms for 2^28 rows of Float32 in 1000 groups, where records have 5 digits (see [`sort`](super::sort)). The time
+//! does not depend on the number of groups or ranks, nor on how rows are spread over groups. Device memory: two records for each row.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use super::column::{DeviceColumn, KeyRange};
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, halves, kernel_argument, whole};
 use super::report::Report;
-use super::runs;
 use super::select::Selection;
-use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom};
+use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
+/// Threads of a block.
 const THREADS: u32 = 1024;
 /// Blocks for each multiprocessor.
 const BLOCKS: u32 = 2;
-/// Page-locked memory of a workspace that needs none for groups.
+/// Bytes of page-locked memory of the workspace, which groups do not use.
 pub(super) const HOST_BYTES: usize = 4096;
 
 kernel_argument! {
     /// `struct Group` of `kernels/group.cu`.
-    struct GroupArgument = gr_sizes[0] {
+    pub(super) struct GroupArgument = gr_sizes[0] {
         column: ColumnArgument,
         ends: u64,
-        codes: u64,
+        pub(super) codes: u64,
         records: u64,
-        cursor: u64,
-        room: u64,
+        pub(super) cursor: u64,
+        pub(super) room: u64,
         least: [u64; 2],
         span: u64,
         bits: u32,
@@ -53,7 +53,8 @@ kernel_argument! {
 }
 
 impl GroupArgument {
-    fn of(column: ColumnArgument) -> Self {
+    /// An argument that names the column alone.
+    pub(super) fn of(column: ColumnArgument) -> Self {
         Self {
             column,
             ..Self::default()
@@ -66,10 +67,10 @@ impl GroupArgument {
 pub(super) struct GroupColumn<'a> {
     pub(super) column: &'a DeviceColumn,
     spec: KeySpec,
-    pub(super) words: ColumnFormat,
-    /// The key that counts from 0, or from 1 where code 0 is NULL's.
+    pub(super) format: ColumnFormat,
+    /// The least key. Its code is 0, or 1 if the column has NULLs, whose code is 0.
     pub(super) least: KeyBits,
-    /// Codes: at most as many values, NULL among them, can there be.
+    /// Number of codes: most distinct values that there can be, NULL included.
     pub(super) span: u128,
 }
 
@@ -78,7 +79,7 @@ impl GroupColumn<'_> {
         u32::from(self.column.has_nulls())
     }
 
-    /// The values of codes.
+    /// The values that codes stand for.
     fn values(&self, codes: &[u128]) -> Result<ArrayRef> {
         let above_null = u128::from(self.above_null());
         let keys = codes
@@ -94,35 +95,36 @@ impl GroupColumn<'_> {
     }
 }
 
-/// The groups of a table's rows on a device: columns whose values tell them apart.
+/// The groups of the rows of a table on a device: the columns whose values tell groups apart.
 #[derive(Debug)]
 pub struct Groups<'a> {
     pub(super) device: &'a Arc<Device>,
     pub(super) columns: Vec<GroupColumn<'a>>,
-    /// Numbers that groups can have.
+    /// Number of codes that groups can have.
     pub(super) numbers: u128,
-    rows: u64,
+    pub(super) rows: u64,
     pub(super) limit: Option<u64>,
     pub(super) timed: bool,
 }
 
 /// The rows of a table that become records.
 #[derive(Clone, Copy)]
-struct Rows<'b> {
-    /// Keys of a column, counted from the least; `None`: none.
+struct RecordRows<'b> {
+    /// The column whose keys go into the records, and its least key. `None`: records have no keys.
     keys: Option<(&'b Selection<'b>, KeyBits)>,
+    /// A bitmap of the rows that count. `None`: all rows.
     mask: Option<&'b DeviceBuffer>,
-    /// At most so many.
+    /// Most rows that become records.
     most: u64,
     shape: RecordShape,
 }
 
 impl<'a> Groups<'a> {
-    /// For columns of one table, whose types tell values apart by their keys: not floating point. This crate may then hold
-    /// `limit` bytes of device memory. Reads each column once in its life.
+    /// Groups by columns of one table. Their types are those whose keys tell values apart, so not floating point. Fails if this crate
+    /// would hold more than `limit` bytes of device memory. Reads each column once in its life.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the columns' values span more than 64 bits together; an execution error if the device fails;
+    /// `ResourcesExhausted` if the codes of groups need more than 64 bits; an execution error if the device fails;
     /// an internal error for no columns, or columns of several tables.
     pub fn try_new(
         columns: &[&'a DeviceColumn],
@@ -140,10 +142,10 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// The same; `None` where the columns' values span more than 64 bits together.
+    /// Groups as of [`Self::try_new`]; `None` if the codes of groups need more than 64 bits.
     ///
     /// # Errors
-    /// The others of [`Self::try_new`].
+    /// The other errors of [`Self::try_new`].
     pub(crate) fn fitting(
         columns: &[&'a DeviceColumn],
         limit: Option<u64>,
@@ -161,8 +163,8 @@ impl<'a> Groups<'a> {
         let mut coded = Vec::with_capacity(columns.len());
         for &column in columns {
             let spec = KeySpec::try_new(column.data_type())?;
-            let words = column.words(&spec);
-            let range = key_range(column, words, limit, report)?;
+            let format = column.format(&spec);
+            let range = key_range(column, format, limit, report)?;
             let values = range.map_or(Some(0), |(least, most)| (most - least).checked_add(1));
             let span = values.and_then(|values| values.checked_add(u128::from(column.has_nulls())));
             let product = span.and_then(|span| numbers.checked_mul(span.max(1)));
@@ -173,7 +175,7 @@ impl<'a> Groups<'a> {
             coded.push(GroupColumn {
                 column,
                 spec,
-                words,
+                format,
                 least: range.map_or(0, |(least, _)| least),
                 span,
             });
@@ -188,25 +190,25 @@ impl<'a> Groups<'a> {
         }))
     }
 
-    /// Whether [`Self::select`] has room for the keys of a column beside the groups: 128 bits together. Reads the column once in its
-    /// life.
+    /// Whether the code of a group and a key of the column fit in a record of 128 bits, as [`Self::select`] needs it. Reads the column
+    /// once in its life.
     ///
     /// # Errors
-    /// An execution error if the device fails; `ResourcesExhausted` where it has no memory to find the range of the keys.
+    /// An execution error if the device fails; `ResourcesExhausted` if it has no memory to find the range of the keys.
     pub(crate) fn fits(&self, among: &Selection<'_>, report: &mut Report) -> Result<bool> {
-        let range = key_range(among.column, among.words, self.limit, report)?;
+        let range = key_range(among.column, among.format, self.limit, report)?;
         let (least, most) = range.unwrap_or((0, 0));
         Ok(self.shape(bits_of(most - least)).bytes().is_some())
     }
 
-    /// The group columns of groups with these numbers.
+    /// The values of the group columns for groups with these codes, one array for each column.
     ///
     /// # Errors
     /// Internal errors only.
     pub fn values(&self, codes: &[u64]) -> Result<Vec<ArrayRef>> {
         let mut rest: Vec<u128> = codes.iter().map(|code| u128::from(*code)).collect();
         let mut columns = Vec::with_capacity(self.columns.len());
-        // The last column is the lowest digit of a number.
+        // The last column is the lowest digit of a code.
         for (index, column) in self.columns.iter().enumerate().rev() {
             if index == 0 {
                 columns.push(column.values(&rest)?);
@@ -221,12 +223,12 @@ impl<'a> Groups<'a> {
         Ok(columns)
     }
 
-    /// The groups that rows of `mask` are in, or any rows, and how many of these each has. Waits for the device.
+    /// The groups of the rows in the bitmap `mask`, or of all rows, and the number of rows of each. Waits for the device.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the device's memory, or the limit on it, is too small; an execution error if the device fails.
+    /// `ResourcesExhausted` if the device's memory, or the limit on it, is too small; an execution error if the device fails.
     pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Segments> {
-        let rows = Rows {
+        let rows = RecordRows {
             keys: None,
             mask,
             most: self.rows,
@@ -236,21 +238,21 @@ impl<'a> Groups<'a> {
         Ok(segments)
     }
 
-    /// The groups that rows of `among` are in, and the keys at `places` of them: the key of 0-based rank r of the group at
-    /// index g lies at `starts[g] + r`. Waits for the device.
+    /// The groups of the rows of `among`, and the keys at the places that `places` gives for these groups. The key with rank r, from 0,
+    /// in the group with index g has the place `starts[g] + r`. Waits for the device.
     ///
     /// # Errors
-    /// As [`Self::present`]; `ResourcesExhausted` too where numbers and keys need more than 128 bits together; those of `places`.
+    /// As [`Self::present`]; also `ResourcesExhausted` if codes and keys need more than 128 bits together; errors of `places`.
     pub fn select(
         &self,
         among: &Selection<'_>,
         report: &mut Report,
         places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
     ) -> Result<(Segments, PickedKeys)> {
-        let range = key_range(among.column, among.words, self.limit, report)?;
+        let range = key_range(among.column, among.format, self.limit, report)?;
         let (least, most) = range.unwrap_or((0, 0));
         let shape = self.shape(bits_of(most - least));
-        let rows = Rows {
+        let rows = RecordRows {
             keys: Some((among, least)),
             mask: among.mask.map(|(mask, _)| mask),
             most: among.population(),
@@ -268,22 +270,6 @@ impl<'a> Groups<'a> {
         Ok((segments, keys))
     }
 
-    /// Where runs of rows begin that are all in one group, and where the last ends; several can be of one group. `None`: they
-    /// are short. Reads each column once in its life.
-    pub(super) fn runs(&self, report: &mut Report) -> Result<Option<Arc<Vec<u64>>>> {
-        let mut common: Option<Arc<Vec<u64>>> = None;
-        for group in &self.columns {
-            let own = column_runs(group, self.limit, report)?;
-            let Some(own) = own else { return Ok(None) };
-            common = Some(match common {
-                Some(common) => Arc::new(runs::common(&common, &own)),
-                None => own,
-            });
-        }
-        // Those of each column are long; of several they can be short.
-        Ok(common.filter(|starts| starts.len() as u64 <= self.rows / runs::SHORTEST + 2))
-    }
-
     fn shape(&self, key_bits: u32) -> RecordShape {
         RecordShape {
             key_bits,
@@ -291,15 +277,15 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Whether a number takes 8 bytes.
+    /// Whether a code takes 8 bytes.
     fn is_wide(&self) -> bool {
         self.numbers > 1 << 32
     }
 
-    /// Records of rows in order: their groups, and what is wanted of them.
+    /// Makes records of rows, sorts them, and returns the groups and the keys at `places`.
     fn ordered(
         &self,
-        rows: Rows<'_>,
+        rows: RecordRows<'_>,
         report: &mut Report,
         places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
     ) -> Result<(Segments, PickedKeys)> {
@@ -315,13 +301,12 @@ impl<'a> Groups<'a> {
         }
         let code_bytes = if self.is_wide() { 8 } else { 4 };
         let mut layout = Places::default();
-        // Numbers lie where the second buffer of records is later.
+        // Codes lie in the memory of the second buffer of records, which is used later.
         let each = record_bytes.max(code_bytes * self.rows.div_ceil(rows.most) as usize);
-        let room = SortRoom::take(&mut layout, self.device, rows.most as usize, each);
+        let room = SortMemory::take(&mut layout, self.device, rows.most as usize, each);
         let cursor = layout.take(size_of::<u64>());
-        let mut held = self.device.workspace();
-        Workspace::reserve(&mut held, self.device, layout.end(), HOST_BYTES, self.limit)?;
-        let work = &mut Workspace::of(&mut held)?.device;
+        let mut lease = WorkspaceLease::lock(self.device);
+        let work = &mut lease.reserve(layout.end(), HOST_BYTES, self.limit)?.device;
         work.zero(cursor..cursor + size_of::<u64>())?;
         let mut timeline = Timeline::start(self.device, self.timed)?;
         let at = |place: usize| work.address() + place as u64;
@@ -354,7 +339,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The number of each row's group, from the address `codes` on.
+    /// Writes the code of each row's group to device memory, from the address `codes` on.
     fn number_rows(&self, codes: u64, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<()> {
         for (index, column) in self.columns.iter().enumerate() {
             let argument = GroupArgument {
@@ -366,16 +351,16 @@ impl<'a> Groups<'a> {
                 ..self.argument(ColumnArgument::of(column.column, 0))
             };
             report.bytes_read += column.column.bytes() as u64;
-            let program = program(column.words, column.column.has_nulls());
+            let program = program(column.format, column.column.has_nulls());
             timeline.launch(&launch(self.device, &program, "gr_codes")?, &argument)?;
         }
         Ok(())
     }
 
-    /// A record of each row that counts.
+    /// Writes a record of each row that counts.
     fn make_records(
         &self,
-        rows: Rows<'_>,
+        rows: RecordRows<'_>,
         argument: GroupArgument,
         record_bytes: usize,
         timeline: &mut Timeline<'_>,
@@ -396,7 +381,7 @@ impl<'a> Groups<'a> {
                     least: halves(least),
                     ..argument
                 };
-                (program(among.words, masked), argument)
+                (program(among.format, masked), argument)
             }
             None => {
                 let argument = GroupArgument {
@@ -415,73 +400,33 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Bits of a number.
+/// Number of bits from the highest set bit of a number down.
 pub(super) fn bits_of(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
 }
 
-fn program(words: ColumnFormat, masked: bool) -> Program {
+/// The compilation of `kernels/group.cu` for a column; `masked`: rows can be missing.
+pub(super) fn program(format: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
-        ..Program::of(KernelFile::Group, words)
+        ..Program::of(KernelFile::Group, format)
     }
 }
 
-/// A kernel on all of the device. Numbers and records have room for each row that counts.
-fn launch(device: &Arc<Device>, program: &Program, name: &'static str) -> Result<Launch> {
-    let kernels = Kernels::load(device, program, [0, program.words.key_bytes(), 0, 0])?;
+/// The kernel of this name in blocks on all multiprocessors. The caller has room for the number, or the record, of each row that counts.
+pub(super) fn launch(device: &Arc<Device>, program: &Program, name: &'static str) -> Result<Launch> {
+    let kernels = Kernels::load(device, program, [0, program.format.key_bytes(), 0, 0])?;
     kernels.launch(name, [BLOCKS * device.multiprocessors(), THREADS], 0)
 }
 
-/// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the device.
-fn column_runs(
-    group: &GroupColumn<'_>,
-    limit: Option<u64>,
-    report: &mut Report,
-) -> Result<Option<Arc<Vec<u64>>>> {
-    let column = group.column;
-    if let Some(runs) = column.runs().get() {
-        return Ok(runs.clone());
-    }
-    let device = column.device();
-    device.check()?;
-    let room = column.rows() / runs::SHORTEST;
-    let (cursor, end) = (
-        room as usize * size_of::<u64>(),
-        (room as usize + 1) * size_of::<u64>(),
-    );
-    let mut heads = device.allocate(end, limit)?;
-    heads.zero(cursor..end)?;
-    let argument = GroupArgument {
-        codes: heads.address(),
-        cursor: heads.address() + cursor as u64,
-        room,
-        ..GroupArgument::of(ColumnArgument::of(column, 0))
-    };
-    let program = program(group.words, column.has_nulls());
-    launch(device, &program, "gr_runs")?.run(device, &argument)?;
-    report.kernels += 1;
-    report.bytes_read += column.bytes() as u64;
-    let count = heads.number(cursor)?;
-    let starts = match count <= room {
-        true => {
-            let heads = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
-            report.bytes_from_device += (heads.len() * size_of::<u64>()) as u64;
-            Some(Arc::new(runs::common(&heads, &[0, column.rows()])))
-        }
-        false => None,
-    };
-    Ok(column.runs().get_or_init(|| starts).clone())
-}
-
-/// The range of a column's keys, which it remembers. Waits for the device.
+/// The least and the greatest key of a column, which the column remembers. Waits for the device.
 pub(super) fn key_range(
     column: &DeviceColumn,
-    words: ColumnFormat,
+    format: ColumnFormat,
     limit: Option<u64>,
     report: &mut Report,
 ) -> Result<KeyRange> {
-    if let Some(range) = column.known_range(words) {
+    if let Some(range) = column.known_range(format) {
         return Ok(range);
     }
     let device = column.device();
@@ -492,7 +437,7 @@ pub(super) fn key_range(
         ends: ends.address(),
         ..GroupArgument::of(ColumnArgument::of(column, 0))
     };
-    launch(device, &program(words, column.has_nulls()), "gr_range")?.run(device, &argument)?;
+    launch(device, &program(format, column.has_nulls()), "gr_range")?.run(device, &argument)?;
     report.kernels += 1;
     report.bytes_read += column.bytes() as u64;
     let ends: Vec<[u64; 4]> = numbers(&ends.to_host(0..ends.len())?);
@@ -500,6 +445,6 @@ pub(super) fn key_range(
     let range = ranges
         .filter(|(least, most)| least <= most)
         .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-    column.remember_range(words, range);
+    column.remember_range(format, range);
     Ok(range)
 }

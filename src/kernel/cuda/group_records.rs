@@ -16,23 +16,24 @@ use super::report::Report;
 use super::runs::Candidates;
 use super::select::Selection;
 use super::shares::Chunk;
-use super::sort::{RecordShape, RecordSort, SortRoom};
+use super::sort::{RecordShape, RecordSort, SortMemory};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use crate::key::KeySpec;
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 1024;
-/// Columns of one record.
-const MOST_PARTS: usize = 12;
-/// `DOWN` and `ABOVE_NULL` of `Part::how`.
+/// Most fields of one record: a field for each group column, the key, and the value.
+const MOST_FIELDS: usize = 12;
+/// Flag of a record field: the greatest key counts as 0. `DOWN` of `kernels/group_top.cu`.
 const DOWN: u32 = 1;
+/// Flag of a record field: code 0 stands for NULL. `ABOVE_NULL` of `kernels/group_top.cu`.
 const ABOVE_NULL: u32 = 2;
 
-/// `struct Part` of `kernels/group_top.cu`.
+/// `struct RecordField` of `kernels/group_top.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct PartArgument {
+pub(super) struct RecordFieldArgument {
     values: u64,
     validity: u64,
     least: [u64; 2],
@@ -41,13 +42,13 @@ pub(super) struct PartArgument {
     stride: u32,
     encoding: u32,
     pub(super) bits: u32,
-    how: u32,
+    flags: u32,
 }
 
 kernel_argument! {
-    /// `struct Making` of `kernels/group_top.cu`.
-    pub(super) struct MakingArgument = gt_sizes[0] {
-        parts: [PartArgument; MOST_PARTS],
+    /// `struct RecordPlan` of `kernels/group_top.cu`.
+    pub(super) struct RecordPlanArgument = gt_sizes[0] {
+        fields: [RecordFieldArgument; MOST_FIELDS],
         rows: u64,
         validity: u64,
         mask: u64,
@@ -56,41 +57,41 @@ kernel_argument! {
         records: u64,
         cursor: u64,
         groups: u32,
-        fields: u32,
+        others: u32,
         bits: u32,
         unused: u32,
     }
 }
 
-/// What follows the number of a group in a record, and how wide that is.
+/// The key and the value in a record, and the widths of all fields.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a> {
-    /// The rows that the best are among; `None`: all that count.
+    /// The rows that become records. `None`: all rows that count.
     pub(super) among: Option<&'a Candidates>,
-    /// How many those are.
+    /// Number of these rows.
     pub(super) population: u64,
-    key: PartArgument,
-    pub(super) value: PartArgument,
-    /// Bits of a row's place in the order of values, where it stands for the value; and the bits of a row.
+    key: RecordFieldArgument,
+    pub(super) value: RecordFieldArgument,
+    /// Set where the place of a row in the order of values stands for the value: bits of a place, and bits of a row number.
     pub(super) ranked: Option<[u32; 2]>,
     pub(super) shape: RecordShape,
 }
 
-/// The rows of a table as records.
+/// Turns the rows of a table into records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupRecords<'a> {
-    /// What tells groups apart.
+    /// The groups of the rows.
     pub(super) groups: &'a Groups<'a>,
-    /// Keys, and which rows count.
+    /// The column of the keys, and the rows that count.
     pub(super) keys: &'a Selection<'a>,
-    /// What is wanted of rows.
+    /// The column whose values are the answer.
     pub(super) values: &'a DeviceColumn,
     /// Whether the least keys are the best.
     pub(super) least: bool,
 }
 
 impl GroupRecords<'_> {
-    /// What records are made of, or why there is no room in them.
+    /// The fields of records of the rows in `among`, or of all rows. The inner error says why they do not fit in 128 bits.
     pub(super) fn fields<'b>(
         &self,
         among: Option<&'b Candidates>,
@@ -99,21 +100,21 @@ impl GroupRecords<'_> {
         let (groups, device) = (self.groups, self.groups.device);
         let population = among.map_or(self.keys.population(), |among| among.count);
         let column = self.keys.column;
-        if groups.columns.len() + 2 > MOST_PARTS {
+        if groups.columns.len() + 2 > MOST_FIELDS {
             return Ok(Err(format!(
                 "best rows by {} group columns on {device}: {} are allowed",
                 groups.columns.len(),
-                MOST_PARTS - 2
+                MOST_FIELDS - 2
             )));
         }
         let turned = self
             .values
-            .words(&KeySpec::try_new(self.values.data_type())?)
+            .format(&KeySpec::try_new(self.values.data_type())?)
             .turned();
-        let mut key = part(column, self.keys.words, groups.limit, report)?;
-        key.how = if self.least { 0 } else { DOWN };
+        let mut key = field(column, self.keys.format, groups.limit, report)?;
+        key.flags = if self.least { 0 } else { DOWN };
         key.bits = bits_of(whole(key.range));
-        let mut value = part(self.values, turned, groups.limit, report)?;
+        let mut value = field(self.values, turned, groups.limit, report)?;
         value.bits = bits_of(whole(value.range).saturating_add(u128::from(self.values.has_nulls())));
         let code_bits = bits_of(groups.numbers - 1);
         let shape = |below: u32| RecordShape {
@@ -147,109 +148,109 @@ impl GroupRecords<'_> {
         }))
     }
 
-    /// Records of groups, of some rows or of all that count; of the rows in `order`, where there is one, whose places then stand
-    /// for values.
-    pub(super) fn making(&self, fields: &Fields<'_>, order: Option<&DeviceBuffer>) -> MakingArgument {
+    /// How records are made: of the rows in `order`, whose places then stand for values, or else of the rows in `fields`, or of all
+    /// rows that count.
+    pub(super) fn plan(&self, fields: &Fields<'_>, order: Option<&DeviceBuffer>) -> RecordPlanArgument {
         let columns = &self.groups.columns;
-        let mut making = MakingArgument {
+        let mut plan = RecordPlanArgument {
             groups: columns.len() as u32,
-            fields: 2,
+            others: 2,
             rows: self.keys.column.rows(),
             validity: self.keys.column.validity_address(),
             mask: self.keys.mask.map_or(0, |(mask, _)| mask.address()),
-            ..MakingArgument::default()
+            ..RecordPlanArgument::default()
         };
-        for (part, group) in making.parts.iter_mut().zip(columns) {
-            *part = PartArgument {
+        for (field, group) in plan.fields.iter_mut().zip(columns) {
+            *field = RecordFieldArgument {
                 least: halves(group.least),
                 span: group.span.max(1) as u64,
-                how: if group.column.has_nulls() { ABOVE_NULL } else { 0 },
-                ..stored(group.column, group.words)
+                flags: if group.column.has_nulls() { ABOVE_NULL } else { 0 },
+                ..stored(group.column, group.format)
             };
         }
-        making.parts[columns.len()] = fields.key;
-        making.parts[columns.len() + 1] = fields.value;
+        plan.fields[columns.len()] = fields.key;
+        plan.fields[columns.len() + 1] = fields.value;
         if let Some(rows) = order.or(fields.among.map(|among| &among.rows)) {
             // All of these rows count.
-            making.rows = fields.population;
-            (making.validity, making.mask) = (0, 0);
-            making.order = rows.address();
+            plan.rows = fields.population;
+            (plan.validity, plan.mask) = (0, 0);
+            plan.order = rows.address();
         }
         if let (Some(_), Some([place_bits, _])) = (order, fields.ranked) {
-            making.parts[columns.len() + 1] = PartArgument {
+            plan.fields[columns.len() + 1] = RecordFieldArgument {
                 bits: place_bits,
-                ..PartArgument::default()
+                ..RecordFieldArgument::default()
             };
         }
-        making
+        plan
     }
 
-    /// The rows that count in the order of their values.
+    /// The numbers of the rows that count, in the order of their values.
     pub(super) fn rows_by_value(
         &self,
         fields: &Fields<'_>,
         shape: RecordShape,
         work: &mut DeviceBuffer,
-        places: (SortRoom, usize),
+        places: (SortMemory, usize),
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<DeviceBuffer> {
         let device = self.groups.device;
         let population = fields.population;
-        let mut making = MakingArgument {
+        let mut plan = RecordPlanArgument {
             groups: 0,
-            ..self.making(fields, None)
+            ..self.plan(fields, None)
         };
-        making.parts[0] = fields.value;
-        making.parts[1] = PartArgument {
+        plan.fields[0] = fields.value;
+        plan.fields[1] = RecordFieldArgument {
             bits: shape.key_bits,
-            ..PartArgument::default()
+            ..RecordFieldArgument::default()
         };
-        self.make((&making, population), shape, work, places, timeline, report)?;
+        self.make((&plan, population), shape, work, places, timeline, report)?;
         let order = device.allocate(population as usize * size_of::<u64>(), self.groups.limit)?;
         let mut sort = RecordSort::try_new(work, places.0, shape, population, self.groups.limit)?;
         sort.sort(shape.key_bits, timeline)?;
-        let making = MakingArgument {
+        let plan = RecordPlanArgument {
             rows: population,
             records: sort.records(),
             ordered: order.address(),
             bits: shape.key_bits,
-            ..making
+            ..plan
         };
         let launch = kernels(device, shape, None)?.launch("gt_order", everywhere(device), 0)?;
-        timeline.launch(&launch, &making)?;
+        timeline.launch(&launch, &plan)?;
         Ok(order)
     }
 
-    /// A record of each row that counts, in the first of the two buffers.
+    /// Writes a record of each row that counts to the first of the two buffers.
     pub(super) fn make(
         &self,
-        (making, population): (&MakingArgument, u64),
+        (plan, population): (&RecordPlanArgument, u64),
         shape: RecordShape,
         work: &mut DeviceBuffer,
-        (room, cursor): (SortRoom, usize),
+        (room, cursor): (SortMemory, usize),
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<()> {
         let device = self.groups.device;
         let kernels = kernels(device, shape, None)?;
         work.zero(cursor..cursor + size_of::<u64>())?;
-        let making = MakingArgument {
+        let plan = RecordPlanArgument {
             records: work.address() + room.records[0] as u64,
             cursor: work.address() + cursor as u64,
-            ..*making
+            ..*plan
         };
-        timeline.launch(&kernels.launch("gt_records", everywhere(device), 0)?, &making)?;
+        timeline.launch(&kernels.launch("gt_records", everywhere(device), 0)?, &plan)?;
         let grouped = self.groups.columns.iter().map(|group| group.column);
         let columns: Vec<_> = grouped.chain([self.keys.column, self.values]).collect();
-        report.bytes_read += match making.order {
+        report.bytes_read += match plan.order {
             0 => columns.iter().map(|column| column.bytes() as u64).sum::<u64>(),
             _ => columns
                 .iter()
-                .map(|column| making.rows * column.value_bytes() as u64)
+                .map(|column| plan.rows * column.value_bytes() as u64)
                 .sum(),
         };
-        if making.mask != 0 {
+        if plan.mask != 0 {
             report.bytes_read += self.keys.mask.map_or(0, |(mask, _)| mask.len() as u64);
         }
         match work.number(cursor)? {
@@ -259,46 +260,46 @@ impl GroupRecords<'_> {
     }
 }
 
-/// The kernels for records of one width: those that make records and answers, or the one that selects so many rows.
+/// The kernels for records of this shape: those that make records and answers, or the one whose queues hold `queue` rows.
 pub(super) fn kernels(device: &Arc<Device>, shape: RecordShape, queue: Option<u64>) -> Result<Kernels> {
     let Some(record_bytes) = shape.bytes() else {
         return internal_err!("records of {shape:?}");
     };
     let program = Program {
         batch: queue.unwrap_or(1) as u32,
-        // An item of WarpSelect is a record, and twice as wide as the kernels' words.
+        // An item of WarpSelect is a record, which is twice as wide as a value of the compilation.
         ..Program::of(KernelFile::GroupTop, ColumnFormat::unsigned(record_bytes / 2))
     };
     Kernels::load(device, &program, [0, 0, record_bytes, Chunk::BYTES])
 }
 
-/// Blocks on all of the device.
+/// Blocks and threads of a launch on all multiprocessors.
 pub(super) fn everywhere(device: &Device) -> [u32; 2] {
     [2 * device.multiprocessors(), THREADS]
 }
 
-/// A column as it is stored.
-fn stored(column: &DeviceColumn, words: ColumnFormat) -> PartArgument {
-    PartArgument {
+/// A record field for the values of a column.
+fn stored(column: &DeviceColumn, format: ColumnFormat) -> RecordFieldArgument {
+    RecordFieldArgument {
         values: column.values_address(),
         validity: column.validity_address(),
-        stride: words.value_bytes() as u32,
-        encoding: words.encoding(),
-        ..PartArgument::default()
+        stride: format.value_bytes() as u32,
+        encoding: format.encoding(),
+        ..RecordFieldArgument::default()
     }
 }
 
-/// The same, with the range of its keys.
-fn part(
+/// A record field for the values of a column, with the range of its keys.
+fn field(
     column: &DeviceColumn,
-    words: ColumnFormat,
+    format: ColumnFormat,
     limit: Option<u64>,
     report: &mut Report,
-) -> Result<PartArgument> {
-    let (least, most) = key_range(column, words, limit, report)?.unwrap_or((0, 0));
-    Ok(PartArgument {
+) -> Result<RecordFieldArgument> {
+    let (least, most) = key_range(column, format, limit, report)?.unwrap_or((0, 0));
+    Ok(RecordFieldArgument {
         least: halves(least),
         range: halves(most - least),
-        ..stored(column, words)
+        ..stored(column, format)
     })
 }

@@ -1,17 +1,18 @@
 //! The best rows of every group of a table on a device: the launches of `kernels/group_top.cu` and `kernels/sort.cu`.
 //!
-//! A row becomes a record of 64 or 128 bits: the number of its group, its key, its value, each counted from the least of its
-//! column, so that equal keys stand in the order of their values, and the value is read off the record. Where that is too
-//! wide, rows are put in the order of their values first, and their place there stands for the value. Then either
+//! A row becomes a record of 64 or 128 bits with three fields: the code of its group, its key, and its value. Each counts from the
+//! least of its column. Records with equal keys are so in the order of their values, and the value is read from the record. If the
+//! fields are too wide together, rows are first put in the order of their values, and the place in that order stands for the value.
+//! Then one of two methods follows:
 //!
-//! * all records are put in order, and each group's first are its best ([`TopMethod::Sort`]), or
-//! * records are put in order of their groups only, and warps select among some thousand of one group each, then among what
-//!   they found, until a list a group is left ([`TopMethod::Warps`]: WarpSelect, Johnson, Douze and Jegou 2017, section IV,
-//!   in as many passes as it takes). What the lists of a group reach so far rules out lesser records in all of its warps.
+//! * All records are sorted, and the first records of each group are its best ([`TopMethod::Sort`]).
+//! * Records are sorted by group only. Each warp selects among some thousand records of one group, then among the records that warps
+//!   found, until one list for each group is left ([`TopMethod::Warps`]: WarpSelect, Johnson, Douze and Jegou 2017, section IV, in
+//!   as many passes as needed). The k-th best record of any list rules out lesser records of the group in all warps.
 //!
-//! A table of measured times picks. Where the rows of groups lie together in long runs, all this is done with few rows
-//! ([`TopMethod::Runs`]), found in one read of the keys. Device memory: two records a row, and 8 bytes more
-//! where places stand for values.
+//! A table of measured times decides. Where the rows of groups lie together in long runs, one read of the keys finds few rows that can
+//! be among the best ([`TopMethod::Runs`]), and only these become records. Device memory: two records for each row, and 8 bytes more
+//! for each row where places stand for values.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
@@ -20,25 +21,25 @@ use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::gather::array;
 use super::group::{Groups, HOST_BYTES};
-use super::group_records::{Fields, GroupRecords, PartArgument, THREADS, everywhere, kernels};
+use super::group_records::{Fields, GroupRecords, RecordFieldArgument, THREADS, everywhere, kernels};
 use super::launch::kernel_argument;
 use super::report::Report;
-use super::runs::{Candidates, RunSelection, Takes};
+use super::runs::{Candidates, RunReader, RunSelection};
 use super::select::Selection;
 use super::shares::{QUEUES, TopMethod, is_for_warps, method, share, shares};
-use super::sort::{RecordShape, RecordSort, Segments, SortRoom};
+use super::sort::{RecordShape, RecordSort, Segments, SortMemory};
 use super::source::storage_bytes;
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
 
-/// Warps of a block that selects.
+/// Warps of a block of `gt_select_K`.
 const WARPS: u32 = 4;
 
 kernel_argument! {
-    /// `struct Taking` of `kernels/group_top.cu`.
-    struct TakingArgument = gt_sizes[1] {
-        value: PartArgument,
+    /// `struct AnswerPlan` of `kernels/group_top.cu`.
+    struct AnswerPlanArgument = gt_sizes[1] {
+        value: RecordFieldArgument,
         from: u64,
         lists: u64,
         best: u64,
@@ -58,40 +59,41 @@ kernel_argument! {
     }
 }
 
-/// A question for the best rows of every group.
+/// A request for the best rows of every group.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupTopSelection<'a> {
-    /// What tells groups apart.
+    /// The groups of the rows.
     pub groups: &'a Groups<'a>,
-    /// Keys, and which rows count.
+    /// The column of the keys, and the rows that count.
     pub keys: Selection<'a>,
-    /// What is wanted of rows; breaks ties: smaller values first, NULL last.
+    /// The column whose values are the answer. They break ties between keys: smaller values first, NULL last.
     pub values: &'a DeviceColumn,
     /// Whether the least keys are the best.
     pub least: bool,
-    /// Rows of a group, at most; from 1 on.
+    /// Most rows of a group, from 1.
     pub k: u64,
-    /// How, whatever `method` says.
+    /// The method to use in place of the fastest one; for tests and benchmarks.
     pub forced: Option<TopMethod>,
 }
 
 /// The best rows of groups.
 #[derive(Debug)]
 pub struct GroupTop {
-    /// Numbers of the groups that have rows, ascending.
+    /// Codes of the groups that have rows, ascending.
     pub codes: Vec<u64>,
-    /// Rows of each.
+    /// Number of rows of each group.
     pub lengths: Vec<usize>,
     /// Values of these rows, best first, one group after the other.
     pub values: ArrayRef,
 }
 
 impl<'a> GroupTopSelection<'a> {
-    /// The best rows. `room` is asked for memory for so many groups and rows before they come. Waits for the device.
+    /// The best rows. `room` is called with the numbers of groups and rows before these are fetched, so that it can reserve host memory.
+    /// Waits for the device.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where numbers, keys and values, or values and rows, take more than 128 bits together, or the device's
-    /// memory, or the limit on it, is too small; an execution error if the device fails; those of `room`.
+    /// `ResourcesExhausted` if codes, keys and values, or values and row numbers, take more than 128 bits together, or if the device's
+    /// memory, or the limit on it, is too small; an execution error if the device fails; errors of `room`.
     pub fn rows(
         &self,
         report: &mut Report,
@@ -119,20 +121,19 @@ impl<'a> GroupTopSelection<'a> {
             return internal_err!("records of {fields:?}");
         };
         let mut layout = Places::default();
-        let sort = SortRoom::take(&mut layout, device, population as usize, bytes);
+        let sort = SortMemory::take(&mut layout, device, population as usize, bytes);
         let cursor = layout.take(size_of::<u64>());
-        let mut held = device.workspace();
-        Workspace::reserve(&mut held, device, layout.end(), HOST_BYTES, groups.limit)?;
-        let work = &mut Workspace::of(&mut held)?.device;
+        let mut lease = WorkspaceLease::lock(device);
+        let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
         let order = match by_value {
             Some(shape) => {
                 Some(records.rows_by_value(&fields, shape, work, (sort, cursor), &mut timeline, report)?)
             }
             None => None,
         };
-        let making = records.making(&fields, order.as_ref());
+        let plan = records.plan(&fields, order.as_ref());
         records.make(
-            (&making, population),
+            (&plan, population),
             fields.shape,
             work,
             (sort, cursor),
@@ -164,24 +165,24 @@ impl<'a> GroupTopSelection<'a> {
         })
     }
 
-    /// Few rows that the best of all groups are among, where the rows of groups lie together.
+    /// A few rows that include the best of all groups, if the rows of groups lie together in runs.
     fn candidates(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
-        let takes = match self.forced {
-            None | Some(TopMethod::Runs) => Takes::Either,
-            Some(TopMethod::RunsByBlocks) => Takes::Block,
-            Some(TopMethod::RunsByWarps) => Takes::Warp,
+        let reader = match self.forced {
+            None | Some(TopMethod::Runs) => RunReader::Either,
+            Some(TopMethod::RunsByBlocks) => RunReader::Block,
+            Some(TopMethod::RunsByWarps) => RunReader::Warp,
             Some(TopMethod::Sort | TopMethod::Warps) => return Ok(None),
         };
         let runs = RunSelection {
             keys: &self.keys,
             least: self.least,
             k: self.k,
-            takes,
+            reader,
         };
         runs.rows(self.groups, timeline, report)
     }
 
-    /// How rows are found among so many whose records have this shape.
+    /// The method for `records` records of this shape.
     fn method(&self, records: u64, shape: RecordShape) -> TopMethod {
         let groups = u64::try_from(self.groups.numbers).unwrap_or(u64::MAX);
         self.forced
@@ -191,15 +192,16 @@ impl<'a> GroupTopSelection<'a> {
             .unwrap_or_else(|| method(records, groups, self.k, shape))
     }
 
-    /// Whether [`Self::rows`] has room for a record of each row. Reads keys and values once in their lives.
+    /// Whether the fields of a record fit in 128 bits, as [`Self::rows`] needs it. Reads the columns of keys and values once in their
+    /// lives.
     ///
     /// # Errors
-    /// An execution error if the device fails; `ResourcesExhausted` where it has no memory to find the ranges of the columns.
+    /// An execution error if the device fails; `ResourcesExhausted` if it has no memory to find the ranges of the columns.
     pub(crate) fn fits(&self, report: &mut Report) -> Result<bool> {
         Ok(self.records().fields(None, report)?.is_ok())
     }
 
-    /// The answer from records that are not in order yet.
+    /// Sorts the records, selects, and fetches the answer.
     fn best(
         &self,
         fields: &Fields<'_>,
@@ -213,7 +215,7 @@ impl<'a> GroupTopSelection<'a> {
         let by_warps = self.method(fields.population, shape) == TopMethod::Warps;
         let first = match (by_warps, fields.ranked) {
             (true, _) => shape.key_bits,
-            // Records were made in the order of their places.
+            // Records were made in the order of their places, so these bits are in order already.
             (false, Some([place_bits, _])) => place_bits,
             (false, None) => 0,
         };
@@ -222,14 +224,14 @@ impl<'a> GroupTopSelection<'a> {
         let (lengths, offsets) = self.answer_rows(&segments);
         let total = offsets.last().copied().unwrap_or(0);
         room(lengths.len(), total as usize)?;
-        let sent = DeviceBuffer::sent(device, &offsets, limit, report)?;
+        let sent = DeviceBuffer::from_numbers(device, &offsets, limit, report)?;
         let nullable = self.values.has_nulls();
         let Some(width) = storage_bytes(self.values.data_type()) else {
             return internal_err!("values of type {} on a device", self.values.data_type());
         };
         let total = total as usize;
         let out = device.allocate(total * (width + usize::from(nullable)), limit)?;
-        let mut taking = TakingArgument {
+        let mut plan = AnswerPlanArgument {
             value: fields.value,
             from: sort.records(),
             offsets: sent.address(),
@@ -243,31 +245,28 @@ impl<'a> GroupTopSelection<'a> {
             k: self.k.min(u64::from(u32::MAX)) as u32,
             bits: shape.key_bits,
             width: width as u32,
-            ..TakingArgument::default()
+            ..AnswerPlanArgument::default()
         };
         if let (Some(order), Some([place_bits, _])) = (order, fields.ranked) {
-            taking.order = order.address();
-            taking.value.bits = place_bits;
+            plan.order = order.address();
+            plan.value.bits = place_bits;
         }
-        // Held until all is done.
-        let best = match by_warps {
-            false => {
-                taking.starts = starts.address();
-                starts
-            }
-            true => {
-                let record_bytes = shape.bytes().unwrap_or(0);
-                let best = device.allocate(total * record_bytes, limit)?;
-                taking.best = best.address();
-                let lists = (&segments, offsets.as_slice());
-                self.select(shape, lists, (taking, sort.room()), timeline, report)?;
-                best
-            }
+        // A buffer that the kernels still read: dropped after the wait for the device.
+        let best = if by_warps {
+            let record_bytes = shape.bytes().unwrap_or(0);
+            let best = device.allocate(total * record_bytes, limit)?;
+            plan.best = best.address();
+            let lists = (&segments, offsets.as_slice());
+            self.select(shape, lists, (plan, sort.room()), timeline, report)?;
+            best
+        } else {
+            plan.starts = starts.address();
+            starts
         };
         let blocks = (total as u64).div_ceil(u64::from(THREADS)) as u32;
         let grid = [blocks.clamp(1, everywhere(device)[0]), THREADS];
         let launch = kernels(device, shape, None)?.launch("gt_answer", grid, 0)?;
-        timeline.launch(&launch, &taking)?;
+        timeline.launch(&launch, &plan)?;
         let host = out.to_host(0..out.len())?;
         drop((best, sent));
         report.bytes_from_device += host.len() as u64;
@@ -279,7 +278,7 @@ impl<'a> GroupTopSelection<'a> {
         })
     }
 
-    /// Rows of each group's answer, and where each group's begin in all, and where the last end.
+    /// Number of rows of each group's answer, and the sums of these numbers before each group and at the end.
     fn answer_rows(&self, segments: &Segments) -> (Vec<u64>, Vec<u64>) {
         let lengths = (0..segments.starts.len()).map(|group| segments.length(group).min(self.k));
         let lengths: Vec<u64> = lengths.collect();
@@ -293,12 +292,12 @@ impl<'a> GroupTopSelection<'a> {
         (lengths, offsets)
     }
 
-    /// WarpSelect over records in the order of groups, until each group has one list.
+    /// Runs WarpSelect over records in the order of groups, until each group has one list.
     fn select(
         &self,
         shape: RecordShape,
         (segments, offsets): (&Segments, &[u64]),
-        (taking, spare): (TakingArgument, u64),
+        (plan, spare): (AnswerPlanArgument, u64),
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<()> {
@@ -313,7 +312,7 @@ impl<'a> GroupTopSelection<'a> {
         let mut lists: Vec<(u64, u64)> = (0..groups)
             .map(|group| (segments.starts[group], segments.length(group)))
             .collect();
-        let mut rooms = [taking.from, spare];
+        let mut rooms = [plan.from, spare];
         let mut first = 1;
         loop {
             let chunks = shares(&mut lists, offsets, share, self.k);
@@ -321,18 +320,18 @@ impl<'a> GroupTopSelection<'a> {
                 return Ok(());
             }
             let words: Vec<_> = chunks.iter().map(|chunk| chunk.words()).collect();
-            let sent = DeviceBuffer::sent(device, &words, limit, report)?;
-            let taking = TakingArgument {
+            let sent = DeviceBuffer::from_numbers(device, &words, limit, report)?;
+            let plan = AnswerPlanArgument {
                 from: rooms[0],
                 lists: rooms[1],
                 chunks: sent.address(),
                 chunk_count: chunks.len() as u64,
                 floors: floors.address(),
                 first,
-                ..taking
+                ..plan
             };
             let blocks = chunks.len().div_ceil(WARPS as usize) as u32;
-            timeline.launch(&kernels.launch(queue.1, [blocks, 32 * WARPS], 0)?, &taking)?;
+            timeline.launch(&kernels.launch(queue.1, [blocks, 32 * WARPS], 0)?, &plan)?;
             rooms.swap(0, 1);
             first = 0;
         }

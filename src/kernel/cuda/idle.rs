@@ -1,22 +1,43 @@
-//! Device memory that was given back and may be wanted again.
+//! Memory that no query uses at the moment and that a device keeps for the next one.
 //!
-//! The driver unmaps what is freed when the stream is waited for the next time, and maps it anew for the next query, which can
-//! take longer than to fill it. Memory waits here instead, and is given up where a limit or the device leaves no room beside it.
+//! The driver unmaps freed device memory at the next wait for the stream, and maps it again for the next query. Mapping can take
+//! longer than filling the memory. So freed memory waits here. It is given up when a limit or the device has no room beside it, and
+//! when nothing has used the device for some time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaSlice;
+use cudarc::driver::{CudaEvent, CudaSlice, PinnedHostSlice};
 
-use super::device::locked;
+use super::lock::locked;
 
-/// Smaller buffers are not worth it.
+/// Bytes of the smallest buffer that is worth keeping.
 const LEAST: usize = 1 << 20;
-/// Most bytes that a buffer has beyond those asked for.
+/// Most bytes by which a kept buffer may exceed the bytes asked for.
 const WASTE: usize = 4096;
 
-/// Freed memory, the oldest first.
+/// The workspace of a device between two queries.
+#[derive(Debug)]
+pub(super) struct IdleWorkspace {
+    /// The device memory.
+    pub(super) slice: CudaSlice<u8>,
+    /// Bytes of device memory that the device counts as held for it.
+    pub(super) bytes: usize,
+    /// The page-locked host memory.
+    pub(super) host: PinnedHostSlice<u8>,
+}
+
+/// One stage of an upload that has ended.
+#[derive(Debug)]
+pub(super) struct IdleStage {
+    /// The page-locked host memory.
+    pub(super) memory: PinnedHostSlice<u8>,
+    /// The event that follows the copies from this memory.
+    pub(super) sent: CudaEvent,
+}
+
+/// Freed device memory, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct IdleMemory {
     slices: Vec<CudaSlice<u8>>,
@@ -24,12 +45,12 @@ pub(super) struct IdleMemory {
 }
 
 impl IdleMemory {
-    /// Bytes of all.
+    /// Bytes of all slices together.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Memory of at least so many bytes, and hardly more.
+    /// Takes out the smallest slice that has `bytes` bytes, and at most [`WASTE`] more.
     pub(super) fn take(&mut self, bytes: usize) -> Option<CudaSlice<u8>> {
         let lengths = self.slices.iter().map(CudaSlice::len);
         let index = fitting(lengths, bytes)?;
@@ -38,7 +59,7 @@ impl IdleMemory {
         Some(slice)
     }
 
-    /// Keeps what is worth it; the oldest goes, until there are at most `most` bytes.
+    /// Keeps the slice if it has [`LEAST`] bytes, then gives up the oldest slices until at most `most` bytes are kept.
     pub(super) fn keep(&mut self, slice: CudaSlice<u8>, most: u64) {
         if slice.len() >= LEAST {
             self.bytes += slice.len() as u64;
@@ -47,7 +68,7 @@ impl IdleMemory {
         }
     }
 
-    /// Gives up the oldest, until there are at most `most` bytes.
+    /// Gives up the oldest slices until at most `most` bytes are kept.
     pub(super) fn shrink(&mut self, most: u64) {
         while self.bytes > most && !self.slices.is_empty() {
             self.bytes -= self.slices.remove(0).len() as u64;
@@ -55,25 +76,27 @@ impl IdleMemory {
     }
 }
 
-/// When something was last used whose idle memory is given back after some time.
+/// Remembers when a holder of idle memory was last used, and has it give that memory back some time later.
 #[derive(Debug)]
 pub(super) struct IdleWatch {
     last_used: Mutex<Instant>,
-    /// Whether a thread waits for that time to pass.
+    /// Whether a thread sleeps until the memory is due.
     is_watched: AtomicBool,
+    /// How long the memory may stay unused.
     patience: Duration,
 }
 
-/// Holds memory that may be idle.
+/// A holder of memory that can be idle.
 pub(super) trait GivesBack: Send + Sync + 'static {
+    /// The watch of this holder.
     fn watch(&self) -> &IdleWatch;
 
-    /// Gives back what is idle; whether that was all, and nothing is used that will be idle.
+    /// Gives back the idle memory. Returns false if memory is in use now that will be idle later.
     fn give_idle_back(&self) -> bool;
 }
 
 impl IdleWatch {
-    /// Idle memory goes after `patience`.
+    /// A watch of memory that is given back after it was unused for `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             last_used: Mutex::new(Instant::now()),
@@ -82,7 +105,7 @@ impl IdleWatch {
         }
     }
 
-    /// Tells that `holder` was used just now. To be called after memory became idle, too.
+    /// Notes that `holder` is used now. To be called also after memory has become idle.
     pub(super) fn used<T: GivesBack>(holder: &Arc<T>) {
         let watch = holder.watch();
         *locked(&watch.last_used) = Instant::now();
@@ -98,7 +121,7 @@ impl IdleWatch {
     }
 }
 
-/// Has idle memory given back when it was not used for so long, and ends.
+/// Sleeps until the holder was unused for `patience`, has it give its idle memory back, and ends.
 fn give_back_in_time<T: GivesBack>(watched: &Weak<T>, patience: Duration) {
     let mut wait = patience;
     loop {
@@ -110,7 +133,7 @@ fn give_back_in_time<T: GivesBack>(watched: &Weak<T>, patience: Duration) {
             wait = patience - unused;
             continue;
         }
-        // Whoever uses it from now on has another thread look after it.
+        // A use from now on starts another thread.
         watch.is_watched.store(false, Ordering::Release);
         if holder.give_idle_back() || watch.is_watched.swap(true, Ordering::AcqRel) {
             return;
@@ -119,7 +142,7 @@ fn give_back_in_time<T: GivesBack>(watched: &Weak<T>, patience: Duration) {
     }
 }
 
-/// Index of the least length that holds `bytes`, and wastes at most a page.
+/// Index of the least length from `bytes` to `bytes` + [`WASTE`].
 fn fitting(lengths: impl Iterator<Item = usize>, bytes: usize) -> Option<usize> {
     let fits = lengths
         .enumerate()
@@ -173,11 +196,11 @@ mod tests {
         assert_eq!(*locked(&holder.given), 0);
         holder.is_busy.store(false, Ordering::Release);
         until(|| *locked(&holder.given) == 1 && unwatched());
-        // Used again, it is looked after again.
+        // A new use starts a new watch.
         IdleWatch::used(&holder);
         IdleWatch::used(&holder);
         until(|| *locked(&holder.given) >= 2 && unwatched());
-        // Nobody is kept alive by that.
+        // The watch does not keep the holder alive.
         IdleWatch::used(&holder);
         let weak = Arc::downgrade(&holder);
         drop(holder);

@@ -1,11 +1,13 @@
-//! Kernels, what they take, and how they are put on the stream of a device.
+//! Kernels, their parameters, and their launches on the stream of a device.
 //!
-//! Each kernel has one parameter, a structure by value, of which the host has a copy ([`kernel_argument`]). Each file of kernels
-//! has a constant of four numbers, mostly sizes of its structures, which the host reads when it loads the file: [`Kernels::load`]
-//! compares those that say what the file was compiled for, and [`Launch::run`] that of the parameter.
+//! Each kernel has one parameter, a structure that is passed by value. The host has its own declaration of that structure
+//! ([`kernel_argument`]). Each file of kernels has a constant of four numbers, mostly sizes of its structures in bytes, which the host
+//! reads when it loads the file. [`Kernels::load`] compares the numbers that say what the file was compiled for, and [`Launch::run`]
+//! the size of the parameter.
 //!
-//! Whoever fills a structure sees to it that memory it names has the room that the kernel takes it for, and lives until the stream
-//! was waited for, or is freed on that stream, as every [`DeviceBuffer`](super::DeviceBuffer) is.
+//! The code that fills a structure is responsible for the memory whose addresses it puts there: it must be as large as the kernel
+//! expects, and must live until the host has waited for the stream, or be freed on that stream, as every
+//! [`DeviceBuffer`](super::DeviceBuffer) is.
 
 use std::sync::Arc;
 
@@ -18,9 +20,9 @@ use super::device::{Device, Module};
 use super::source::Program;
 use crate::key::KeyBits;
 
-/// Declares the host's copy of a structure that kernels take as their one parameter, and which number of the constant in their
-/// file is its size: `struct FilterArgument = fl_sizes[0] { .. }`. Fields are numbers, and arrays and structures of numbers,
-/// in the order of the kernels' own.
+/// Declares the host's version of a structure that kernels have as their parameter, and says which number of the constant in their
+/// file is its size: `struct FilterArgument = fl_sizes[0] { .. }`. The fields are numbers, or arrays and structures of numbers, in the
+/// same order as in the kernels.
 macro_rules! kernel_argument {
     (
         $(#[$doc:meta])*
@@ -42,9 +44,9 @@ macro_rules! kernel_argument {
 }
 pub(super) use kernel_argument;
 
-/// The host's copy of a structure that kernels take: see [`kernel_argument`].
+/// The host's version of a structure that is the parameter of kernels: see [`kernel_argument`].
 pub(super) trait KernelArgument: DeviceRepr {
-    /// The constant with the size of the kernels' own structure, and which of its numbers that is.
+    /// The constant with the size of the kernels' structure, and the index of that size in the constant.
     const SIZE: (&'static str, usize);
 }
 
@@ -59,7 +61,7 @@ pub(super) struct ColumnArgument {
 }
 
 impl ColumnArgument {
-    /// Rows without values, of which those of the bitmap at `mask` count; all, if that is 0.
+    /// Rows without values. Those of the bitmap at the address `mask` count, or all if it is 0.
     pub(super) fn rows(rows: u64, mask: u64) -> Self {
         Self {
             rows,
@@ -68,7 +70,7 @@ impl ColumnArgument {
         }
     }
 
-    /// `rows` values at an address, none of them missing.
+    /// `rows` values at the address `values`, none of them missing.
     pub(super) fn dense(values: u64, rows: u64) -> Self {
         Self {
             values,
@@ -77,12 +79,12 @@ impl ColumnArgument {
         }
     }
 
-    /// Its rows, missing ones among them.
+    /// Number of rows, missing ones included.
     pub(super) fn row_count(&self) -> u64 {
         self.rows
     }
 
-    /// `mask` is the address of a bitmap, or 0.
+    /// The rows of a column. Those of the bitmap at the address `mask` count, or all if it is 0.
     pub(super) fn of(column: &DeviceColumn, mask: u64) -> Self {
         Self {
             values: column.values_address(),
@@ -93,17 +95,17 @@ impl ColumnArgument {
     }
 }
 
-/// A key as kernels take it, the low half first.
+/// A key as two numbers of 64 bits, the low half first, as kernels take it.
 pub(super) fn halves(key: KeyBits) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
-/// The key of such halves.
+/// The key that [`halves`] made these two numbers of.
 pub(super) fn whole([low, high]: [u64; 2]) -> KeyBits {
     KeyBits::from(low) | KeyBits::from(high) << 64
 }
 
-/// A key from its bytes, at most 16, the low one first.
+/// The key with these bytes, at most 16, the lowest first.
 pub(super) fn key_of(bytes: &[u8]) -> KeyBits {
     let mut bits = [0; 16];
     bits[..bytes.len()].copy_from_slice(bytes);
@@ -115,23 +117,22 @@ pub(super) fn key_of(bytes: &[u8]) -> KeyBits {
 pub(super) struct Kernels {
     device: Arc<Device>,
     module: Arc<Module>,
-    /// The file's constant of sizes, and its numbers.
+    /// Name of the constant of sizes of the file, and its numbers.
     constant: &'static str,
     sizes: [usize; 4],
 }
 
 impl Kernels {
-    /// Loads the kernels of `program`. `expected` are numbers of their constant of sizes as the host has them; those that are 0
-    /// are not compared.
+    /// Loads the kernels of `program`, and compares their constant of sizes with the numbers `expected`, except those that are 0.
     ///
     /// # Errors
-    /// Those of the device and of the compiler; an internal error where numbers differ.
+    /// Errors of the device and of the compiler; an internal error if numbers differ.
     pub(super) fn load(device: &Arc<Device>, program: &Program, expected: [usize; 4]) -> Result<Self> {
         let module = device.module(program)?;
         Self::compared(device, program, module, expected)
     }
 
-    /// The same of two files with one constant of sizes, which are compiled side by side.
+    /// Loads the kernels of two files with the same constant of sizes. They are compiled at the same time.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -170,12 +171,12 @@ impl Kernels {
         })
     }
 
-    /// A number of the constant of sizes.
+    /// The number of the constant of sizes at this index.
     pub(super) fn size(&self, at: usize) -> usize {
         self.sizes[at]
     }
 
-    /// The kernel of this name, in `blocks` of `threads` with `shared` bytes of dynamic shared memory each.
+    /// A launch of the kernel of this name with `blocks` blocks, each of `threads` threads and `shared` bytes of dynamic shared memory.
     ///
     /// # Errors
     /// An execution error if the device does not allow that.
@@ -200,7 +201,7 @@ impl Kernels {
     }
 }
 
-/// A kernel with its grid.
+/// A kernel with its grid, ready to be launched.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) name: &'static str,
@@ -214,16 +215,16 @@ pub(super) struct Launch {
 /// When the blocks of a kernel start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// When what is on the stream before it has ended.
+    /// When all work before it on the stream has ended.
     Alone,
-    /// The same, and its blocks wait for each other.
+    /// When all work before it on the stream has ended, all blocks at once, so that they can wait for each other.
     Cooperative,
-    /// Its blocks may come as the kernel before it ends, and wait for that themselves.
+    /// When the kernel before it begins to end. Its blocks wait themselves for the end of that kernel.
     Following,
 }
 
 impl Launch {
-    /// The same, whose blocks wait for each other.
+    /// The launch as a cooperative one, whose blocks can wait for each other.
     pub(super) fn cooperative(self) -> Self {
         Self {
             start: Start::Cooperative,
@@ -231,8 +232,8 @@ impl Launch {
         }
     }
 
-    /// The same of kernels that all start with `after_kernels_before` of `kernels/common.cuh`, to be put on the stream one
-    /// right after the other: the next is made ready while the one before it runs.
+    /// The launches as a sequence that is put on the stream without other work in between, where the device prepares each kernel while
+    /// the one before it runs. All kernels start with `after_kernels_before` of `kernels/common.cuh`.
     pub(super) fn in_a_row(device: &Device, mut sequence: Vec<Self>) -> Vec<Self> {
         if device.overlaps_kernels() {
             for launch in sequence.iter_mut().skip(1) {
@@ -244,10 +245,10 @@ impl Launch {
         sequence
     }
 
-    /// Puts it on the device's stream.
+    /// Puts the launch on the stream of the device.
     ///
     /// # Errors
-    /// An internal error if the kernels' own structure has another size; an execution error if the device fails.
+    /// An internal error if the structure of the kernels has another size; an execution error if the device fails.
     #[allow(unsafe_code, reason = "kernels are launched")]
     pub(super) fn run<A: KernelArgument>(&self, device: &Device, argument: &A) -> Result<()> {
         let (constant, at) = A::SIZE;

@@ -1,13 +1,21 @@
-//! NVIDIA devices: the only place that knows CUDA.
+//! NVIDIA devices: the only module that uses CUDA.
 //!
-//! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them:
-//! [`Device::get`] is the gate, and says why there is no device. Kernels are text ([`source`]), compiled for the device at hand and
-//! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
-//! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`SpreadSelection`] those of a column on several
-//! devices, a [`TopSelection`] its greatest or least keys with their rows, [`Groups`] the ranks of every group, a
-//! [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`CudaBackend`] opens shards that answer the
-//! rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
-//! nearest to another.
+//! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them.
+//! [`Device::get`] opens a device, or says why there is none. Kernels are embedded as text ([`source`]), compiled for the device at
+//! hand, and kept on disk ([`cache`]).
+//!
+//! | type | what it does |
+//! | --- | --- |
+//! | [`DeviceColumn`] | holds the values of a column |
+//! | [`RowMask`] | holds the rows where a [`Predicate`] is true |
+//! | [`Selection`] | finds exact ranks of a column, or of some of its rows |
+//! | [`SpreadSelection`] | finds exact ranks of a column that lies on several devices |
+//! | [`TopSelection`] | finds the rows with the greatest or least keys |
+//! | [`Groups`] | finds exact ranks in every group |
+//! | [`GroupTopSelection`] | finds the best rows of every group |
+//! | [`Gather`] | fetches the values of some rows |
+//! | [`CudaBackend`] | opens shards that answer the rounds of [`crate::select`] |
+//! | [`DeviceMatrix`] | holds points, and finds those nearest to another point |
 
 mod buffer;
 pub mod cache;
@@ -23,12 +31,14 @@ mod group_records;
 mod group_top;
 mod idle;
 mod launch;
+mod lock;
 mod nearest;
 mod nvrtc;
 mod overflow;
 mod pass;
 mod pass_cells;
 mod report;
+mod run_starts;
 mod runs;
 mod select;
 mod shape;

@@ -1,10 +1,10 @@
-//! The rows of a matrix that are nearest to a point, on a device: the launches of `kernels/nearest.cu`.
+//! The rows of a matrix on a device that are nearest to a point: the launches of `kernels/nearest.cu`.
 //!
-//! Brute force in one read: each warp computes distances and keeps its nearest rows in registers, by WarpSelect (Johnson,
-//! Douze and Jegou 2017, section IV), which is a device function in `kernels/warp_select.cuh`; no distance is written to
-//! memory. One block then selects among the warps' rows.
+//! It is brute force in one read. Each warp computes distances and keeps its nearest rows in registers by WarpSelect (Johnson, Douze
+//! and Jegou 2017, section IV; `kernels/warp_select.cuh`), so that no distance is written to memory. Then one block selects among the
+//! rows of all warps.
 //!
-//! Cost: a read of the matrix for k up to a few 100; beyond, the queues cost more than the read.
+//! Cost: one read of the matrix for k up to a few 100. With larger k the queues take longer than the read.
 
 use std::sync::Arc;
 
@@ -24,13 +24,15 @@ use super::upload::Staging;
 use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
+/// Threads of the block that ends the selection.
 const THREADS: u32 = 1024;
 /// Bytes of an item of a queue: key and row.
 const ITEM: usize = 8;
+/// Warps of a block that reads the matrix.
 const WARPS: u32 = 4;
 /// Lanes of a warp that share a row.
 const SHARE: usize = 8;
-/// The kernels, each with the most rows that its queue holds.
+/// The kernels that read the matrix, each with the most rows that its queue holds.
 const KERNELS: [(usize, &str); 4] = [
     (32, "nr_rows_32"),
     (128, "nr_rows_128"),
@@ -56,17 +58,17 @@ kernel_argument! {
     }
 }
 
-/// A row and its distance.
+/// A row and its distance from the point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Neighbour {
     /// The row, counted from 0.
     pub row: u64,
-    /// Squared Euclidean distance, as [`squared_distance`] has it. NaN where a coordinate is: farther than all others.
+    /// Squared Euclidean distance, as [`squared_distance`] computes it. NaN if a coordinate is NaN; such rows are the farthest.
     pub squared_distance: f32,
 }
 
-/// Squared Euclidean distance of two points, added up in the order of the kernels, so that it has the same bits: element
-/// `i` to the sum `i / 4 % 8`, in order, then sums 4, 2 and 1 apart.
+/// Squared Euclidean distance of two points, added up in the order of the kernels, so that it has the same bits. Element `i` goes to the
+/// sum `i / 4 % 8`, in order; then sums at a distance of 4, 2 and 1 are added.
 pub fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0_f32; SHARE];
     for (i, (x, y)) in a.iter().zip(b).enumerate() {
@@ -83,7 +85,7 @@ pub fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
     sums[0]
 }
 
-/// Points of one width in device memory, a row each.
+/// A matrix in device memory: one point in each row, all with the same number of coordinates.
 #[derive(Debug)]
 pub struct DeviceMatrix {
     values: DeviceColumn,
@@ -93,15 +95,15 @@ pub struct DeviceMatrix {
 }
 
 impl DeviceMatrix {
-    /// Most rows that can be asked for at once: what the queues of a warp hold.
+    /// Most rows that can be asked for at once, which is what the queue of a warp holds.
     pub const MOST: usize = 1024;
 
-    /// The rows of `arrays`, all of one type `FixedSizeList<Float32>`, one after the other; `reservation` is for a bit a row
-    /// of host memory, and this crate may then hold `limit` bytes of device memory.
+    /// Uploads the rows of `arrays`, all of one type `FixedSizeList<Float32>`, one array after the other. `reservation` accounts for one
+    /// bit of host memory for each row. Fails if this crate would hold more than `limit` bytes of device memory.
     ///
     /// # Errors
-    /// A planning error for another type; an execution error for a NULL inside a point, for 2^32 - 1 rows or more, or if the
-    /// device fails; `ResourcesExhausted` where its memory ends. A row that is NULL as a whole is nobody's neighbour.
+    /// A planning error for another type; an execution error for a NULL inside a point, for 2^32 - 1 rows or more, or if the device
+    /// fails; `ResourcesExhausted` if its memory ends. A row that is NULL as a whole is never found.
     pub fn upload(
         device: &Arc<Device>,
         arrays: &[ArrayRef],
@@ -147,22 +149,22 @@ impl DeviceMatrix {
         })
     }
 
-    /// Points, those that are NULL among them.
+    /// Number of points, NULLs included.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Coordinates of each.
+    /// Number of coordinates of each point.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The `k` rows nearest to `point`, nearest first, among equal distances the first row; all rows where there are fewer.
-    /// Waits for the device. `timed`: the report has the time of each kernel.
+    /// The `k` rows nearest to `point`, the nearest first, and with equal distances the lower row first; all rows if there are fewer.
+    /// Waits for the device. `timed`: whether to measure the time of each kernel.
     ///
     /// # Errors
     /// A planning error for a point of another width, or a `k` that is not from 1 to [`Self::MOST`]; `ResourcesExhausted`
-    /// where device memory ends; an execution error if the device fails.
+    /// if device memory ends; an execution error if the device fails.
     pub fn nearest(
         &self,
         point: &[f32],
@@ -197,7 +199,7 @@ impl DeviceMatrix {
     }
 }
 
-/// A question to a matrix.
+/// A request for the rows nearest to a point.
 struct Query<'a> {
     matrix: &'a DeviceMatrix,
     device: &'a Arc<Device>,
@@ -223,7 +225,7 @@ impl Query<'_> {
             kernels.launch(self.kernel, [blocks, 32 * WARPS], shared)?,
             kernels.launch("nr_finish", [1, THREADS], 0)?,
         ];
-        // Count, keys and rows of an answer of k, the point, and k items of each warp.
+        // The buffer: the count, keys and rows of the answer; the point; and k items of each warp.
         let (warps, answer) = ((blocks * WARPS) as usize, ITEM + ITEM * k);
         let found = (answer + shared).next_multiple_of(256);
         let mut buffer = device.allocate(found + warps * k * ITEM, self.limit)?;
@@ -266,12 +268,12 @@ impl Query<'_> {
         let spec = KeySpec::try_new(&DataType::Float32)?;
         let program = Program {
             descending: true,
-            ..Program::of(KernelFile::Nearest, self.matrix.values.words(&spec))
+            ..Program::of(KernelFile::Nearest, self.matrix.values.format(&spec))
         };
         Kernels::load(self.device, &program, [0, ITEM, 4, WARPS as usize])
     }
 
-    /// As many as run at the same time, but none without rows. Large queues leave registers for fewer.
+    /// Number of blocks: as many as run at the same time, but none without rows. With large queues fewer blocks have enough registers.
     fn blocks(&self) -> u32 {
         let share = if self.k > 256 { 2 } else { 4 };
         let needed = self.matrix.rows.div_ceil(u64::from(32 * WARPS));
@@ -307,7 +309,7 @@ impl Query<'_> {
     }
 }
 
-/// Coordinates of each point.
+/// Number of coordinates of each point.
 fn width_of(arrays: &[ArrayRef]) -> Result<usize> {
     let mut width = None;
     for array in arrays {
@@ -338,7 +340,7 @@ fn append(points: &ArrayRef, upload: &mut ColumnUpload) -> Result<()> {
             return exec_err!("point {row} has a coordinate that is NULL");
         }
     }
-    // What lies under a NULL point is anything.
+    // The values under a NULL point are undefined.
     let data = values.to_data().into_builder().nulls(None).build()?;
     upload.append(datafusion::arrow::array::make_array(data).as_ref())
 }

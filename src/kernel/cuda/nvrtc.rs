@@ -1,7 +1,7 @@
 //! NVRTC: the compiler of kernels, loaded at run time.
 //!
-//! Loaded by its name with the number of its major version, which is all that a machine with the run-time packages has
-//! (`libnvrtc.so.13`; the plain name comes with the toolkit), or from where `QUANTILES_NVRTC` says.
+//! It is loaded from the file that `QUANTILES_NVRTC` names, or else by its name with the major version (`libnvrtc.so.13`): a machine
+//! with the run-time packages has only that name, and the name without a version comes with the toolkit.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use super::source::Program;
 /// Environment variable that names the library's file.
 pub const NVRTC_VARIABLE: &str = "QUANTILES_NVRTC";
 
-/// The version from which on a compilation is asked to use all processors, which takes 60% of the time.
+/// First version that is asked to compile with all processors, which takes 60% of the time.
 const PARALLEL: (i32, i32) = (13, 0);
 
 type Handle = *mut c_void;
 type Code = c_int;
 
-/// The library and those of its functions that are used.
+/// The loaded library: its version, and the functions that are used.
 pub struct Nvrtc {
     version: (i32, i32),
     create: unsafe extern "C" fn(
@@ -41,7 +41,7 @@ pub struct Nvrtc {
     error_string: unsafe extern "C" fn(Code) -> *const c_char,
 }
 
-/// A program that is destroyed when dropped.
+/// A program of NVRTC that is destroyed when the guard is dropped.
 struct Guard<'a>(&'a Nvrtc, Handle);
 
 impl Drop for Guard<'_> {
@@ -53,10 +53,10 @@ impl Drop for Guard<'_> {
 }
 
 impl Nvrtc {
-    /// The library of this process.
+    /// The library, loaded once for the process.
     ///
     /// # Errors
-    /// An execution error that names what was looked for, the same at every call.
+    /// An execution error that names the files that were looked for. Later calls give the same error.
     pub fn get() -> Result<&'static Nvrtc> {
         static LOADED: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         let loaded = LOADED.get_or_init(|| Self::load().map_err(|error| error.strip_backtrace()));
@@ -65,7 +65,7 @@ impl Nvrtc {
             .map_err(|error| exec_datafusion_err!("no compiler for CUDA kernels: {error}"))
     }
 
-    /// Major and minor version.
+    /// Major and minor version of the library.
     pub fn version(&self) -> (i32, i32) {
         self.version
     }
@@ -135,7 +135,7 @@ impl Nvrtc {
         exec_err!("{what} failed: {}", text.to_string_lossy())
     }
 
-    /// The machine code of `program` for `architecture`, such as `sm_90`.
+    /// Compiles `program` to machine code for `architecture`, such as `sm_90`.
     ///
     /// # Errors
     /// An execution error with the compiler's messages.
@@ -178,7 +178,7 @@ impl Nvrtc {
         self.output(guard.1, self.cubin_size, self.cubin)
     }
 
-    /// What the two functions, one for the size and one for the bytes, give of a program.
+    /// An output of a program: `size_of` gives its size in bytes, and `bytes_of` writes it.
     #[allow(unsafe_code, reason = "calls into NVRTC")]
     fn output(
         &self,
@@ -198,11 +198,12 @@ impl Nvrtc {
     }
 }
 
-/// Where the library may be, most recent first.
+/// Files in which the library may be, the most recent version first in each folder.
 fn candidates() -> Vec<PathBuf> {
-    const NAMES: [&str; 3] = match cfg!(windows) {
-        true => ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64.dll"],
-        false => ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    const NAMES: [&str; 3] = if cfg!(windows) {
+        ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64.dll"]
+    } else {
+        ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
     };
     let mut folders = vec![PathBuf::new()];
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
@@ -217,7 +218,7 @@ fn candidates() -> Vec<PathBuf> {
     folders.iter().flat_map(joined).collect()
 }
 
-/// `libnvrtc-builtins` in the folder of `path`: found by name only where that folder is searched.
+/// The files of `libnvrtc-builtins` in the folder of `path`. NVRTC itself finds them only in folders that the system searches.
 fn builtins_beside(path: &Path) -> Vec<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());

@@ -1,4 +1,5 @@
-//! A shard on a device with the CPU behind it: what the device has no memory for is kept there, and both answer together.
+//! A shard on a device with a shard on the CPU behind it. The CPU keeps the values that the device has no memory for, and both answer
+//! together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use crate::kernel::{Backend, Shard};
 use crate::key::KeySpec;
 use crate::threads::Stop;
 
-/// Opens shards on a device whose values go to `rest` where the device has no memory, or none at all works.
+/// Opens shards on a device. Their values go to shards of `rest` when device memory ends, or when the device does not work.
 #[derive(Debug, Clone)]
 pub(crate) struct OverflowBackend<B> {
     device: CudaBackend,
@@ -34,17 +35,17 @@ impl<B: Backend + Clone> OverflowBackend<B> {
         }
     }
 
-    /// Whether the device failed with values on it, so that a shard's answer is missing.
+    /// Whether the device failed with values on it, so that the answer of a shard is missing.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Whether values went to the other backend.
+    /// Whether values went to shards of the other backend.
     pub(crate) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// What its shards did on the device.
+    /// The report on its shards on the device.
     pub(crate) fn report(&self) -> super::Report {
         self.device.report()
     }
@@ -70,18 +71,18 @@ impl<B: Backend + Clone + 'static> Backend for OverflowBackend<B> {
     }
 }
 
-/// What a device took, and what it did not.
+/// The values that a device took, and the values that it did not.
 struct OverflowShard<B> {
     device: Option<CudaShard>,
     rest: Option<Box<dyn Shard>>,
     backend: OverflowBackend<B>,
     spec: KeySpec,
-    /// For a shard beside the device's.
+    /// Host memory for the shard on the CPU.
     reservation: MemoryReservation,
 }
 
 impl<B: Backend + Clone> OverflowShard<B> {
-    /// Gives what the device has not got yet to another shard, and all that comes.
+    /// Opens a shard on the CPU for the values that the device does not have yet, and for all later ones.
     fn overflow(&mut self, error: &datafusion::common::DataFusionError) -> Result<()> {
         log::warn!("values are selected on the CPU: {error}");
         self.backend.overflowed.store(true, Ordering::Relaxed);
@@ -99,12 +100,12 @@ impl<B: Backend + Clone> OverflowShard<B> {
         Ok(())
     }
 
-    /// After a copy that failed: goes on without the device, or with what it holds, if it can.
+    /// Goes on after a failed copy with a shard on the CPU, if the values on the device are not lost.
     fn recovered(&mut self, error: datafusion::common::DataFusionError) -> Result<()> {
         let Some(device) = &self.device else {
             return Err(error);
         };
-        // A device that failed has lost what it held.
+        // A device that failed has lost its values.
         if self.rest.is_some() || !(is_refused(&error) || device.device_bytes() == 0) {
             self.backend.failed.store(true, Ordering::Relaxed);
             return Err(error);
@@ -124,7 +125,7 @@ impl<B: Backend + Clone> Shard for OverflowShard<B> {
         if !device.hold(values, filter)? {
             return Ok(());
         }
-        // What cannot be copied still waits, these values among it.
+        // Values that cannot be copied still wait, also those of this call.
         let copied = device.flush();
         copied.or_else(|error| self.recovered(error))
     }

@@ -1,8 +1,8 @@
-//! Passes over columns without NULLs: the launches of `kernels/bucket.cu`, one request a launch and column.
+//! Passes over columns: the launches of `kernels/bucket.cu`, one launch for each column.
 //!
-//! What a pass needs (splitters, brackets, a map) goes to the device's workspace in one copy, what it counts comes back in one,
-//! and the host waits for it once: about 20 microseconds beside the reading, which is 4.2 TB/s on an H200 for a cell table and
-//! 2 TB/s and more for splitters.
+//! The input of a pass (splitters, brackets, a map) goes to the workspace of the device in one copy, its counts come back in one copy,
+//! and the host waits once. That takes about 20 microseconds beside the read, which runs at 4.2 TB/s on an H200 for a cell table, and at
+//! 2 TB/s or more for splitters.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -10,47 +10,49 @@ use std::sync::{Arc, Mutex};
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::{DeviceBuffer, numbers};
-use super::device::{Device, locked};
+use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, key_of};
-use super::pass_cells::{Classes, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, Sent, TABLE_BYTES};
+use super::lock::locked;
+use super::pass_cells::{CellKernels, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, RoundInput, TABLE_BYTES};
 use super::report::Report;
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
-use super::workspace::Workspace;
+use super::workspace::WorkspaceLease;
 use crate::cells::Cells;
 use crate::cells::{Bracket, Brackets};
 use crate::failpoint::may_fail;
 use crate::key::{KeyBits, Width};
 
+/// Threads of a block.
 const THREADS: usize = 1024;
-/// Shared memory that kernels use beside what is asked for at the launch, at most; the driver takes 1 KiB.
+/// Bytes of shared memory that kernels use beside the dynamic shared memory, at most, with 1 KiB of the driver.
 const STATIC_SHARED: usize = 2048;
-/// Rows of a chunk, which one block reads in their order.
+/// Rows of a chunk, which one block reads in order: `CHUNK` of `kernels/bucket.cu`.
 const CHUNK: u64 = 1 << 16;
-/// Keys that wait in shared memory, best first.
+/// Numbers of keys that may wait in shared memory, the best first.
 const STAGES: [usize; 4] = [8192, 4096, 2048, 1024];
-/// No list, in a map from cells to lists.
+/// Entry of a map from cells to lists for a cell that has no list.
 pub(super) const NO_LIST: u16 = u16::MAX;
 
-/// Kernels over values of one kind, on one device.
+/// The kernels for values of one format on one device.
 #[derive(Debug, Clone)]
 pub(super) struct Passes {
     device: Arc<Device>,
     kernels: Kernels,
     width: Width,
-    /// Most device memory that this crate may hold.
+    /// Most bytes of device memory that this crate may hold.
     limit: Option<u64>,
     report: Arc<Mutex<Report>>,
 }
 
 impl Passes {
-    /// `masked`: rows can be missing.
+    /// Loads the kernels. `masked`: whether rows can be missing.
     ///
     /// # Errors
-    /// Those of the device and of the compiler.
+    /// Errors of the device and of the compiler.
     pub(super) fn try_new(
         device: &Arc<Device>,
-        words: ColumnFormat,
+        format: ColumnFormat,
         width: Width,
         masked: bool,
         limit: Option<u64>,
@@ -58,7 +60,7 @@ impl Passes {
     ) -> Result<Self> {
         device.check()?;
         let piece = (2 * width.bytes() + 16).next_multiple_of(width.bytes().max(8));
-        let kernels = Kernels::load(device, &program(words, masked), [0, piece, width.bytes(), 0])?;
+        let kernels = Kernels::load(device, &program(format, masked), [0, piece, width.bytes(), 0])?;
         Ok(Self {
             device: Arc::clone(device),
             kernels,
@@ -68,7 +70,7 @@ impl Passes {
         })
     }
 
-    /// Dynamic shared memory that a block may have.
+    /// Bytes of dynamic shared memory that a block may have.
     fn shared(&self) -> usize {
         self.device.shared_memory().saturating_sub(STATIC_SHARED)
     }
@@ -77,22 +79,23 @@ impl Passes {
         self.kernels.launch(name, [blocks.max(1), THREADS as u32], shared)
     }
 
-    /// Keys in each cell; of those inside `within`, if given.
+    /// Number of keys in each cell; only keys inside `within` count, if it is given.
     pub(super) fn count(
         &self,
         columns: &[ColumnArgument],
         cells: &Cells,
         within: Option<&Brackets>,
     ) -> Result<Vec<u64>> {
-        let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
-        let classes = Classes::of(cells, self.width, GUIDE_MOST, &mut sent, &mut round)?;
+        let (mut input, mut round) = (RoundInput::default(), RoundArgument::default());
+        let cell_kernels = CellKernels::of(cells, self.width, GUIDE_MOST, &mut input, &mut round)?;
         if let Some(within) = within {
-            round.within = sent.put_brackets(within, self.width);
+            round.within = input.put_brackets(within, self.width);
             round.within_count = within.as_slice().len() as u32;
         }
-        let (counters, mut shared, [mut counting, any]) = (4 * cells.len(), classes.needed, classes.counting);
+        let (counters, mut shared, [mut counting, any]) =
+            (4 * cells.len(), cell_kernels.needed, cell_kernels.counting);
         let copied = match cells {
-            // As many copies of a table's entries as plain counts take.
+            // Plain counts use several copies of the entries of a table.
             Cells::Table(_) => self.kernels.size(3) * TABLE_BYTES,
             _ => shared,
         };
@@ -105,13 +108,13 @@ impl Passes {
             round.shared_cells = round.cells;
             shared += counters;
         }
-        if classes.liked > 0 && shared + classes.liked <= self.shared() {
+        if cell_kernels.liked > 0 && shared + cell_kernels.liked <= self.shared() {
             round.shared_edges = 1;
-            shared += classes.liked;
+            shared += cell_kernels.liked;
         }
         let launch = self.launch(counting, self.device.multiprocessors(), shared)?;
         let bytes = 8 * cells.len();
-        let counted = self.run(sent, bytes, 0..bytes, |at, zeroed| {
+        let counted = self.run(input, bytes, 0..bytes, |at, zeroed| {
             round.moved(at);
             round.counts = zeroed;
             on_each(columns, &launch, round)
@@ -119,31 +122,32 @@ impl Passes {
         Ok(numbers(&counted))
     }
 
-    /// The keys of cells, a list for each: `map` says which list a cell goes to, `sizes` how many keys that are. `words`: as
-    /// they lie in the column, instead of keys. The lists come one after the other.
+    /// Copies the keys of some cells to lists, which lie one after the other in the buffer. `map` gives the list of each cell, and `sizes`
+    /// the number of keys of each list. If `word_bytes` is given, the buffer gets values of so many bytes, as they lie in the column, in
+    /// place of keys.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no device memory for them; an internal error if the device counts others.
+    /// `ResourcesExhausted` if there is no device memory for the lists; an internal error if the device finds other numbers of keys.
     pub(super) fn collect(
         &self,
         columns: &[ColumnArgument],
         cells: &Cells,
         (map, sizes): (&[u16], &[u64]),
         within: Option<&Brackets>,
-        words: Option<usize>,
+        word_bytes: Option<usize>,
     ) -> Result<DeviceBuffer> {
-        let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
-        let classes = Classes::of(cells, self.width, GUIDE_MOST_BESIDE, &mut sent, &mut round)?;
+        let (mut input, mut round) = (RoundInput::default(), RoundArgument::default());
+        let cell_kernels = CellKernels::of(cells, self.width, GUIDE_MOST_BESIDE, &mut input, &mut round)?;
         if let Some(within) = within {
-            round.within = sent.put_brackets(within, self.width);
+            round.within = input.put_brackets(within, self.width);
             round.within_count = within.as_slice().len() as u32;
         }
         let starts: Vec<u64> = running(sizes).collect();
         let total: u64 = sizes.iter().sum();
-        (round.starts, round.list_count) = (sent.put(bytemuck::cast_slice(&starts)), sizes.len() as u32);
-        round.map = sent.put(bytemuck::cast_slice(map));
-        round.words = u32::from(words.is_some());
-        let mut shared = classes.needed.next_multiple_of(16);
+        (round.starts, round.list_count) = (input.put(bytemuck::cast_slice(&starts)), sizes.len() as u32);
+        round.map = input.put(bytemuck::cast_slice(map));
+        round.words = u32::from(word_bytes.is_some());
+        let mut shared = cell_kernels.needed.next_multiple_of(16);
         let staged = |stage: &usize| stage * (self.width.bytes() + 2) + 12 * sizes.len();
         if let Some(stage) = STAGES
             .into_iter()
@@ -156,16 +160,17 @@ impl Passes {
             round.shared_map = 1;
             shared += 2 * map.len();
         }
-        if classes.liked > 0 && shared + classes.liked.next_multiple_of(16) <= self.shared() {
+        if cell_kernels.liked > 0 && shared + cell_kernels.liked.next_multiple_of(16) <= self.shared() {
             round.shared_edges = 1;
-            shared += classes.liked.next_multiple_of(16);
+            shared += cell_kernels.liked.next_multiple_of(16);
         }
-        let out = self
-            .device
-            .allocate(total as usize * words.unwrap_or(self.width.bytes()), self.limit)?;
-        let launch = self.launch(classes.collecting, self.device.multiprocessors(), shared)?;
+        let out = self.device.allocate(
+            total as usize * word_bytes.unwrap_or(self.width.bytes()),
+            self.limit,
+        )?;
+        let launch = self.launch(cell_kernels.collecting, self.device.multiprocessors(), shared)?;
         let bytes = 8 * sizes.len();
-        let found = self.run(sent, bytes, 0..bytes, |at, zeroed| {
+        let found = self.run(input, bytes, 0..bytes, |at, zeroed| {
             round.moved(at);
             (round.cursors, round.out) = (zeroed, out.address());
             on_each(columns, &launch, round)
@@ -181,8 +186,9 @@ impl Passes {
         Ok(out)
     }
 
-    /// The words of the rows whose keys lie in some cells of splitters, in their order, and how many they are; `None`: more than
-    /// `most`. A `map` of one entry and no splitters: all rows that are not missing.
+    /// Copies the values of the rows whose keys lie in some cells of splitters, in the order of rows, and returns their number, too. The
+    /// cells are those with an entry in `map`; with one cell and no splitters, all rows that are not missing are copied. `None` if
+    /// there are more than `most` values.
     ///
     /// # Errors
     /// As [`Self::collect`].
@@ -202,17 +208,17 @@ impl Passes {
         let firsts: Vec<u64> = running(&chunks).collect();
         let blocks = 2 * self.device.multiprocessors();
         let run = |name, starts: &[u64], zeroed: usize, out: u64| {
-            let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
-            let classes = Classes::of(cells, self.width, GUIDE_MOST_BESIDE, &mut sent, &mut round)?;
-            round.map = sent.put(bytemuck::cast_slice(map));
-            round.starts = sent.put(bytemuck::cast_slice(starts));
-            let mut shared = classes.needed;
-            if shared + classes.liked <= self.shared() / 2 {
+            let (mut input, mut round) = (RoundInput::default(), RoundArgument::default());
+            let cell_kernels = CellKernels::of(cells, self.width, GUIDE_MOST_BESIDE, &mut input, &mut round)?;
+            round.map = input.put(bytemuck::cast_slice(map));
+            round.starts = input.put(bytemuck::cast_slice(starts));
+            let mut shared = cell_kernels.needed;
+            if shared + cell_kernels.liked <= self.shared() / 2 {
                 round.shared_edges = 1;
-                shared += classes.liked;
+                shared += cell_kernels.liked;
             }
             let launch = self.launch(name, blocks, shared)?;
-            self.run(sent, zeroed, 0..zeroed, |at, counts| {
+            self.run(input, zeroed, 0..zeroed, |at, counts| {
                 round.moved(at);
                 let rounds = columns.iter().zip(&firsts).map(|(column, first)| RoundArgument {
                     column: *column,
@@ -236,7 +242,7 @@ impl Passes {
         Ok(Some((out, total)))
     }
 
-    /// `samples` of the `population` keys of all columns, one in each of as many stripes.
+    /// A sample of the `population` keys of all columns: one key in each of `samples` stripes.
     pub(super) fn sample(
         &self,
         columns: &[ColumnArgument],
@@ -262,18 +268,18 @@ impl Passes {
             (&launch, round)
         });
         let rounds: Vec<_> = rounds.collect();
-        self.run(Sent::default(), 0, 0..0, |_, _| rounds)?;
+        self.run(RoundInput::default(), 0, 0..0, |_, _| rounds)?;
         self.fetched(&out, bytes)
     }
 
-    /// The least and the greatest key.
+    /// The least and the greatest key of all columns.
     pub(super) fn extremes(&self, columns: &[ColumnArgument]) -> Result<(KeyBits, KeyBits)> {
-        let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
+        let (mut input, mut round) = (RoundInput::default(), RoundArgument::default());
         let width = self.width.bytes();
-        round.extremes = sent.put_keys([self.width.max_key(), 0].into_iter(), self.width);
+        round.extremes = input.put_keys([self.width.max_key(), 0].into_iter(), self.width);
         let launch = self.launch("bk_extremes", self.device.multiprocessors(), 0)?;
-        let start = sent.0.len();
-        let ends = self.run_fetching(sent, 16, 0..start, |at, zeroed| {
+        let start = input.0.len();
+        let ends = self.run_fetching(input, 16, 0..start, |at, zeroed| {
             round.moved(at);
             round.lock = zeroed;
             on_each(columns, &launch, round)
@@ -296,11 +302,11 @@ impl Passes {
             samples: count,
             ..RoundArgument::default()
         };
-        self.run(Sent::default(), 0, 0..0, |_, _| vec![(&launch, round)])?;
+        self.run(RoundInput::default(), 0, 0..0, |_, _| vec![(&launch, round)])?;
         self.fetched(&out, bytes)
     }
 
-    /// The front of a buffer, in host memory.
+    /// The first `bytes` bytes of a buffer, copied to host memory.
     pub(super) fn fetched(&self, buffer: &DeviceBuffer, bytes: usize) -> Result<Vec<u8>> {
         locked(&self.report).bytes_from_device += bytes as u64;
         match bytes {
@@ -309,39 +315,39 @@ impl Passes {
         }
     }
 
-    /// Sends, zeroes so many bytes, launches, and brings back a range of what was zeroed. `launches` gets the addresses of both.
+    /// Copies `input` to the workspace, zeroes `zeroed` bytes behind it, puts launches on the stream, and returns the range `back` of the
+    /// zeroed bytes. `launches` gets the addresses of the input and of the zeroed bytes.
     fn run<'a>(
         &self,
-        sent: Sent,
+        input: RoundInput,
         zeroed: usize,
         back: Range<usize>,
         launches: impl FnOnce(u64, u64) -> Vec<(&'a Launch, RoundArgument)>,
     ) -> Result<Vec<u8>> {
-        let start = sent.0.len().next_multiple_of(256);
-        self.run_fetching(sent, zeroed, start + back.start..start + back.end, launches)
+        let start = input.0.len().next_multiple_of(256);
+        self.run_fetching(input, zeroed, start + back.start..start + back.end, launches)
     }
 
-    /// The same, with a range of all: what is sent comes first.
+    /// As [`Self::run`], where the range `back` counts from the front of the input.
     ///
-    /// What rounds name lies in columns, in buffers with the room that the pass has counted, and in the workspace.
+    /// All addresses in rounds lie in columns, in buffers with the room that the pass has counted, or in the workspace.
     fn run_fetching<'a>(
         &self,
-        sent: Sent,
+        input: RoundInput,
         zeroed: usize,
         back: Range<usize>,
         launches: impl FnOnce(u64, u64) -> Vec<(&'a Launch, RoundArgument)>,
     ) -> Result<Vec<u8>> {
         may_fail!("cuda_round");
-        let (device, Sent(sent)) = (&self.device, sent);
+        let (device, RoundInput(input)) = (&self.device, input);
         device.check()?;
-        let start = sent.len().next_multiple_of(256);
-        let mut held = device.workspace();
-        let host_bytes = sent.len().max(back.len()).max(1);
-        Workspace::reserve(&mut held, device, start + zeroed, host_bytes, self.limit)?;
-        let workspace = Workspace::of(&mut held)?;
-        if !sent.is_empty() {
-            workspace.host.bytes_mut()?[..sent.len()].copy_from_slice(&sent);
-            workspace.host.send(0..sent.len(), &workspace.device, 0)?;
+        let start = input.len().next_multiple_of(256);
+        let host_bytes = input.len().max(back.len()).max(1);
+        let mut lease = WorkspaceLease::lock(device);
+        let workspace = lease.reserve(start + zeroed, host_bytes, self.limit)?;
+        if !input.is_empty() {
+            workspace.host.bytes_mut()?[..input.len()].copy_from_slice(&input);
+            workspace.host.send(0..input.len(), &workspace.device, 0)?;
         }
         if zeroed > 0 {
             workspace.device.zero(start..start + zeroed)?;
@@ -361,13 +367,13 @@ impl Passes {
         let mut report = locked(&self.report);
         timeline.report(&mut report)?;
         report.bytes_read += read * self.width.bytes() as u64;
-        report.bytes_to_device += sent.len() as u64;
+        report.bytes_to_device += input.len() as u64;
         report.bytes_from_device += back.len() as u64;
         Ok(workspace.host.bytes()?[..back.len()].to_vec())
     }
 }
 
-/// The same launch over each of some columns.
+/// One launch for each of some columns.
 fn on_each<'a>(
     columns: &[ColumnArgument],
     launch: &'a Launch,
@@ -385,21 +391,21 @@ fn on_each<'a>(
     rounds.collect()
 }
 
-/// The compilation for values of one kind.
-pub(super) fn program(words: ColumnFormat, masked: bool) -> Program {
+/// The compilation of `kernels/bucket.cu` for values of one format; `masked`: rows can be missing.
+pub(super) fn program(format: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
-        // As many keys in a thread as registers hold.
-        batch: match words.per_vector() {
+        // As many vectors in a thread as registers hold.
+        batch: match format.per_vector() {
             16 => 1,
             8 => 2,
             _ => 4,
         },
-        ..Program::of(KernelFile::Bucket, words)
+        ..Program::of(KernelFile::Bucket, format)
     }
 }
 
-/// The sum of the numbers before each.
+/// For each number, the sum of the numbers before it.
 fn running(numbers: &[u64]) -> impl Iterator<Item = u64> {
     numbers.iter().scan(0, |sum, number| {
         let before = *sum;
@@ -408,7 +414,7 @@ fn running(numbers: &[u64]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Splitters between the ends of brackets, and the bracket of each of their cells.
+/// Cells between the ends of brackets, and a map that gives the bracket of each cell, or [`NO_LIST`].
 ///
 /// # Errors
 /// An internal error for more brackets than there can be cells.

@@ -1,4 +1,4 @@
-//! Cell functions as the kernels of `kernels/bucket.cu` take them, and what is sent with them.
+//! Cell functions in the form that the kernels of `kernels/bucket.cu` take, and the input that is copied to the device for them.
 
 use datafusion::common::Result;
 
@@ -8,19 +8,21 @@ use crate::cells::{CellTable, Cells};
 use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
 
-/// Bytes of a [`CellTable`]'s entries in shared memory.
+/// Bytes of shared memory for the entries of a [`CellTable`].
 pub(super) const TABLE_BYTES: usize = 2048 * 4;
-/// Cells of a guide to splitters, beside one for each entry: for each splitter, at least, and at most where keys are counted
-/// and where other things share the memory with it.
+/// Cells of a guide for each splitter. A guide has one more cell for each entry of its table.
 const GUIDE_SHARE: usize = 4;
+/// Least cells of a guide.
 const GUIDE_LEAST: usize = 4096;
+/// Most cells of a guide where keys are counted.
 pub(super) const GUIDE_MOST: usize = 28_000;
+/// Most cells of a guide where lists share the memory with it.
 pub(super) const GUIDE_MOST_BESIDE: usize = 12_000;
-/// Bytes of the guide to pieces.
+/// Bytes of shared memory for the guide to pieces.
 const PLACE_BYTES: usize = (2048 + 8) * 2;
 
 kernel_argument! {
-    /// `struct Round` of `kernels/bucket.cu`.
+    /// `struct Round` of `kernels/bucket_cells.cuh`, which explains the fields.
     pub(super) struct RoundArgument = bk_sizes[0] {
         pub(super) column: ColumnArgument,
         pub(super) within: u64,
@@ -60,15 +62,15 @@ kernel_argument! {
 
 const _: () = assert!(CellTable::MOST_HEAVY == 8, "places for heavy keys");
 
-/// Bytes on their way to the device, each part aligned to 16.
+/// The bytes that a pass copies to the device, each item aligned to 16 bytes.
 #[derive(Debug, Default)]
-pub(super) struct Sent(pub(super) Vec<u8>);
+pub(super) struct RoundInput(pub(super) Vec<u8>);
 
-impl Sent {
-    /// Where the part starts.
-    pub(super) fn put(&mut self, part: &[u8]) -> u64 {
+impl RoundInput {
+    /// Appends an item, and returns the index of its first byte.
+    pub(super) fn put(&mut self, item: &[u8]) -> u64 {
         let start = self.0.len();
-        self.0.extend_from_slice(part);
+        self.0.extend_from_slice(item);
         self.0.resize(self.0.len().next_multiple_of(16), 0);
         start as u64
     }
@@ -86,18 +88,21 @@ impl Sent {
     }
 }
 
-/// A cell function as kernels take it: its kernels, and the shared memory that it cannot do without and that it likes to have.
-pub(super) struct Classes {
-    /// Counting plainly and otherwise.
+/// The kernels for a cell function, and the bytes of shared memory for it.
+pub(super) struct CellKernels {
+    /// Kernels that count: the plain one, for all keys with counters in shared memory, and the one for all other cases.
     pub(super) counting: [&'static str; 2],
+    /// Kernel that collects keys.
     pub(super) collecting: &'static str,
+    /// Bytes of shared memory that the function must have.
     pub(super) needed: usize,
+    /// Bytes of shared memory that make it faster: splitters, or pieces.
     pub(super) liked: usize,
 }
 
-impl Classes {
-    /// Puts the function into `sent` and `round`; addresses count from the front of what is sent. A guide has at most so many
-    /// cells beside its entries.
+impl CellKernels {
+    /// Puts the cell function into `input` and `round`, where addresses count from the front of the input until [`RoundArgument::moved`].
+    /// A guide has at most `guide_most` cells, without those of entries.
     ///
     /// # Errors
     /// An internal error if splitters are not ascending.
@@ -105,13 +110,13 @@ impl Classes {
         cells: &Cells,
         width: Width,
         guide_most: usize,
-        sent: &mut Sent,
+        input: &mut RoundInput,
         round: &mut RoundArgument,
     ) -> Result<Self> {
         round.cells = cells.len() as u32;
         Ok(match cells {
             Cells::Table(table) => {
-                round.put_table(table, sent);
+                round.put_table(table, input);
                 round.heavy_count = table.heavy.len() as u32;
                 for (place, heavy) in round.heavy.iter_mut().zip(&table.heavy) {
                     *place = halves(*heavy);
@@ -129,16 +134,16 @@ impl Classes {
             }
             Cells::Edges(edges) => {
                 let edges = edges.as_slice();
-                round.edges = sent.put_keys(edges.iter().copied(), width);
+                round.edges = input.put_keys(edges.iter().copied(), width);
                 round.edge_count = edges.len() as u32;
                 let mut needed = 0;
                 if !edges.is_empty() {
                     let most = (GUIDE_SHARE * edges.len()).clamp(GUIDE_LEAST, guide_most);
                     let guide =
                         CellTable::from_sample(&KeyVec::from_bits(edges.iter().copied(), width), most)?;
-                    round.put_table(&guide, sent);
+                    round.put_table(&guide, input);
                     round.guide_cells = guide.len() as u32;
-                    // A word more, in whole vectors.
+                    // One word more than cells, rounded up to whole vectors.
                     needed = TABLE_BYTES + (guide.len() + 1).next_multiple_of(4) * 4;
                 }
                 Self {
@@ -159,7 +164,7 @@ impl Classes {
                     bytes.extend_from_slice(&piece.shift.to_le_bytes());
                 }
                 round.piece_count = linear.pieces.len() as u32;
-                round.pieces = sent.put(&bytes);
+                round.pieces = input.put(&bytes);
                 Self {
                     counting: ["bk_count_linear", "bk_count_linear_any"],
                     collecting: "bk_collect_linear",
@@ -172,16 +177,16 @@ impl Classes {
 }
 
 impl RoundArgument {
-    /// The entries and ends of a table.
-    fn put_table(&mut self, table: &CellTable, sent: &mut Sent) {
+    /// Puts the entries and the ends of a table into `input` and the round.
+    fn put_table(&mut self, table: &CellTable, input: &mut RoundInput) {
         let entries = table.entries.iter().flat_map(|entry| [entry.add, entry.shift]);
-        self.entries = sent.put(bytemuck::cast_slice(&entries.collect::<Vec<u32>>()));
+        self.entries = input.put(bytemuck::cast_slice(&entries.collect::<Vec<u32>>()));
         self.entry_count = table.entries.len() as u32;
         (self.base, self.top) = (halves(table.base), halves(table.top));
         self.shift = table.shift;
     }
 
-    /// What was sent lies at `base`.
+    /// Adds the address `base` of the input on the device to all addresses that count from its front.
     pub(super) fn moved(&mut self, base: u64) {
         for address in [
             &mut self.within,

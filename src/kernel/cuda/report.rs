@@ -1,30 +1,30 @@
-//! What queries did on devices, as numbers.
+//! Numbers about the work of queries on devices.
 
 use std::time::Duration;
 
-/// What queries did on the device.
+/// Numbers about the work of queries on devices: launches, bytes and times.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Kernels launched.
+    /// Number of kernels launched.
     pub kernels: usize,
-    /// Bytes of columns and bitmaps, each once for each read.
+    /// Bytes of columns and bitmaps that kernels read, counted once for each read.
     pub bytes_read: u64,
-    /// Bytes copied to the device: ranks, or rows.
+    /// Bytes copied to devices, such as ranks or row numbers.
     pub bytes_to_device: u64,
-    /// Bytes copied back: keys or values, and how it went.
+    /// Bytes copied from devices, such as keys, values and outcomes.
     pub bytes_from_device: u64,
-    /// Time between the first and the last event on the device.
+    /// Time between the first and the last event of each sequence of launches, added up.
     pub device_time: Duration,
-    /// Sequences of launches in which the first read missed what was asked.
+    /// Number of sequences of launches whose first read missed a rank, so that there was another one.
     pub second_reads: usize,
-    /// Those that counted narrower intervals.
+    /// Number of sequences of launches that counted narrower intervals.
     pub deepened: usize,
-    /// Time of each kernel, if it was asked for; with about 5 microseconds of measuring in each.
+    /// Name and time of each kernel, if that was asked for. Each time includes about 5 microseconds of measuring.
     pub kernel_times: Vec<(&'static str, Duration)>,
 }
 
 impl Report {
-    /// What others did, too.
+    /// Adds the numbers of another report.
     pub(crate) fn add(&mut self, other: &Report) {
         self.kernels += other.kernels;
         self.bytes_read += other.bytes_read;

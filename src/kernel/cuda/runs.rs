@@ -1,12 +1,12 @@
 //! The best rows of groups whose rows lie together: the launches of `kernels/warp_select.cu`.
 //!
-//! Where the rows of a table stand in long runs of equal values of the group columns, as after an `ORDER BY` of these or of a
-//! day, no sort has to bring groups together. Of each run, or of each part of one that is too long for a block, the rows are
-//! found whose keys are among its `k` greatest, and all that tie with the least of these, in one read of the keys; the answer is
-//! among those few. A block takes a run: a floor from a sample of it, the values that reach it into shared memory, selection
-//! there. Or a warp does (WarpSelect, Johnson, Douze and Jegou 2017, section IV), where that was faster.
+//! If the rows of a table lie in long runs of equal values of the group columns, as after an `ORDER BY` of these or of a day, no sort
+//! has to bring groups together. One read of the keys finds the rows of each run whose keys are among its `k` greatest, and all rows
+//! that tie with the k-th. The answer is among these few rows. A run that is too long for a block is divided into pieces.
 //!
-//! Where a column has other values from one row to the next is looked up once in its life.
+//! A block reads a run in three steps: a floor from a sample of the run, one read that keeps the values that reach the floor in shared
+//! memory, and selection among these. Where it was measured to be faster, a warp reads a run instead (WarpSelect, Johnson, Douze and
+//! Jegou 2017, section IV).
 
 use datafusion::common::Result;
 
@@ -14,30 +14,31 @@ use super::buffer::{DeviceBuffer, numbers};
 use super::group::Groups;
 use super::launch::{ColumnArgument, Kernels, kernel_argument};
 use super::report::Report;
+use super::run_starts::run_starts;
 use super::select::Selection;
 use super::source::{KernelFile, Program};
 use super::timeline::Timeline;
 
-/// Warps of a block that each take a run.
+/// Warps of a block in which each warp reads a run.
 const WARPS: u32 = 4;
-/// Threads of a block that takes a run.
+/// Threads of a block that reads a run.
 const RUN_THREADS: u32 = 512;
-/// Rows of a run, on average, from which on runs are of use.
-pub(super) const SHORTEST: u64 = 256;
-/// Rows that a block or a warp takes at once, at most, and how many of them fill the device: for each multiprocessor.
+/// Most rows of a piece.
 const LONGEST: u64 = 1 << 17;
-const PARTS: u64 = 32;
-const LEAST_PART: u64 = 1 << 14;
-/// One of so many rows is found, at most: else records of all rows are not much more.
+/// Pieces for each multiprocessor, which fill the device.
+const PIECES: u64 = 32;
+/// Least rows of a piece of a longer run.
+const LEAST_PIECE: u64 = 1 << 14;
+/// At most one row in so many is found; with more, records of all rows are not much slower.
 const FEW: u64 = 8;
-/// Values of a sample, for at most so many rows of a run.
+/// For a `k` up to the first number, the second one is the number of values of a sample.
 const SAMPLES: [(u64, usize); 3] = [(256, 2048), (2048, 4096), (u64::MAX, 8192)];
-/// Bytes of shared memory that `ws_block_runs` takes beside its candidates.
+/// Bytes of shared memory that `ws_block_runs` uses beside its candidates, at most.
 const STATIC_SHARED: usize = 16 << 10;
-/// Rows that there is room for beyond those looked for: some tie.
+/// Rows that there is room for beyond `k` of each piece, because some tie.
 const TIES: u64 = 1 << 16;
-/// Queues of warps: the most rows of each, its kernel, and the longest runs that warps are faster for than blocks, of keys of 32
-/// bits (`benches/results/2026-11-22-cuda-runs.md`).
+/// Queues of warps: most rows of the queue, its kernel, and the longest run, in rows with keys of 32 bits, for which warps were faster
+/// than blocks (`benches/results/2026-11-22-cuda-runs.md`).
 const QUEUES: [(u64, &str, u64); 4] = [
     (32, "ws_runs_32", 64_000),
     (128, "ws_runs_128", 8000),
@@ -63,10 +64,10 @@ kernel_argument! {
     }
 }
 
-/// Who takes a run.
+/// What reads a run: a block or a warp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Takes {
-    /// The faster of both, as measured.
+pub(super) enum RunReader {
+    /// The one that was measured to be faster.
     Either,
     /// A block.
     Block,
@@ -74,67 +75,69 @@ pub(super) enum Takes {
     Warp,
 }
 
-/// Rows that the answer is among.
+/// Rows that include the answer.
 #[derive(Debug)]
 pub(super) struct Candidates {
-    /// Their numbers, 8 bytes each, in any order.
+    /// Row numbers of 8 bytes each, in any order.
     pub(super) rows: DeviceBuffer,
     pub(super) count: u64,
 }
 
-/// Rows of runs whose keys are among the best.
+/// A request for the rows of each run whose keys are among the `k` best.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunSelection<'a> {
     pub(super) keys: &'a Selection<'a>,
     /// Whether the least keys are the best.
     pub(super) least: bool,
     pub(super) k: u64,
-    pub(super) takes: Takes,
+    pub(super) reader: RunReader,
 }
 
-/// How runs are gone through.
+/// How a block reads a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Way {
-    /// Vectors of a sample.
+struct BlockPlan {
+    /// Vectors of 16 bytes in the sample.
     sample: usize,
-    /// Keys with places in shared memory.
+    /// Keys, with their places, that shared memory has room for.
     candidates: usize,
-    /// Bytes that those take.
+    /// Bytes of shared memory for these.
     shared: usize,
 }
 
 impl<'a> RunSelection<'a> {
-    /// Rows that the best of each group are among; `None`: groups do not lie together so, or too many keys tie. Waits for the
-    /// device.
+    /// Rows that include the best of each group. `None` if groups do not lie together in long runs, or if too many keys tie. Waits for
+    /// the device.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where device memory ends; an execution error if the device fails.
+    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
     pub(super) fn rows(
         &self,
         groups: &Groups<'a>,
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<Option<Candidates>> {
-        let (device, words) = (groups.device, self.keys.words);
-        let Some(way) = way(self.k, words.value_bytes(), device.shared_memory()) else {
+        let (device, format) = (groups.device, self.keys.format);
+        let Some(plan) = block_plan(self.k, format.value_bytes(), device.shared_memory()) else {
             return Ok(None);
         };
-        let Some(starts) = groups.runs(report)? else {
+        let Some(starts) = run_starts(groups, report)? else {
             return Ok(None);
         };
-        let parts = parts(&starts, self.k, u64::from(device.multiprocessors()));
-        let count = parts.len() as u64 - 1;
-        let wanted: u64 = parts.windows(2).map(|part| (part[1] - part[0]).min(self.k)).sum();
-        if wanted.saturating_mul(FEW) > self.keys.population() || u32::try_from(count).is_err() {
+        let pieces = pieces(&starts, self.k, u64::from(device.multiprocessors()));
+        let count = pieces.len() as u64 - 1;
+        let lengths = pieces.windows(2).map(|piece| piece[1] - piece[0]);
+        let longest = lengths.clone().max().unwrap_or(0);
+        let expected_rows: u64 = lengths.map(|length| length.min(self.k)).sum();
+        if expected_rows.saturating_mul(FEW) > self.keys.population() || u32::try_from(count).is_err() {
             return Ok(None);
         }
-        let room = (wanted + wanted / 8 + TIES).min(self.keys.column.rows());
+        let room = (expected_rows + expected_rows / 8 + TIES).min(self.keys.column.rows());
         let rows = device.allocate(room as usize * size_of::<u64>(), groups.limit)?;
-        // Cursors lie behind the parts.
-        let cursors = size_of_val(parts.as_slice());
+        // Cursors lie behind the pieces.
+        let cursors = size_of_val(pieces.as_slice());
         let end = cursors + 2 * size_of::<u64>();
         let mut lists = device.allocate(end, groups.limit)?;
-        lists.fill(bytemuck::cast_slice(&parts))?;
+        lists.fill(bytemuck::cast_slice(&pieces))?;
         lists.zero(cursors..end)?;
         report.bytes_to_device += cursors as u64;
         let left = device.allocate(count as usize * size_of::<u32>(), groups.limit)?;
@@ -147,23 +150,22 @@ impl<'a> RunSelection<'a> {
             room,
             count,
             k: self.k as u32,
-            sample: way.sample as u32,
-            candidates: way.candidates as u32,
+            sample: plan.sample as u32,
+            candidates: plan.candidates as u32,
             ..RunsArgument::default()
         };
         report.bytes_read += self.keys.bytes();
-        let longest = parts.windows(2).map(|part| part[1] - part[0]).max().unwrap_or(0);
-        let queue = queue(self.k, longest, words.value_bytes(), self.takes);
+        let queue = queue(self.k, longest, format.value_bytes(), self.reader);
         timeline.restart()?;
         match queue {
             Some((most, name)) => {
                 let blocks = (count as u32).div_ceil(WARPS);
                 self.launch(most, name, [blocks, 32 * WARPS], 0, &argument, timeline)?;
             }
-            None => self.by_blocks(count, way, &argument, timeline)?,
+            None => self.by_blocks(count, plan, &argument, timeline)?,
         }
         let mut found = numbers(&lists.to_host(cursors..end)?);
-        // Warps know of no ties but those in their queues; blocks find them.
+        // Warps find only ties that are in their queues. Blocks read the runs with other ties again.
         let ties = found.last().copied().unwrap_or(0);
         if queue.is_some() && ties > 0 {
             let again = device.allocate(ties as usize * size_of::<u32>(), groups.limit)?;
@@ -174,7 +176,7 @@ impl<'a> RunSelection<'a> {
                 count: ties,
                 ..argument
             };
-            self.by_blocks(ties, way, &argument, timeline)?;
+            self.by_blocks(ties, plan, &argument, timeline)?;
             found = numbers(&lists.to_host(cursors..end)?);
         }
         match found.as_slice() {
@@ -186,18 +188,19 @@ impl<'a> RunSelection<'a> {
         }
     }
 
+    /// Launches one block for each of `count` pieces.
     fn by_blocks(
         &self,
         count: u64,
-        way: Way,
+        plan: BlockPlan,
         argument: &RunsArgument,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
         let grid = [count as u32, RUN_THREADS];
-        self.launch(1, "ws_block_runs", grid, way.shared, argument, timeline)
+        self.launch(1, "ws_block_runs", grid, plan.shared, argument, timeline)
     }
 
-    /// Parts lie within the column, of which the last vector may be read.
+    /// Launches a kernel. All pieces lie within the column, whose last vector may be read beyond its rows.
     fn launch(
         &self,
         queue: u64,
@@ -213,17 +216,16 @@ impl<'a> RunSelection<'a> {
             descending: self.least,
             ..self.keys.program(KernelFile::WarpSelect)
         };
-        let key = self.keys.words.key_bytes();
+        let key = self.keys.format.key_bytes();
         let expected = [0, key, WARPS as usize, RUN_THREADS as usize];
         let kernels = Kernels::load(device, &program, expected)?;
         timeline.launch(&kernels.launch(name, grid, shared)?, argument)
     }
 }
 
-/// How runs of values of so many bytes are gone through for `k` rows each where a block has `shared` bytes of shared memory;
-/// `None`: not so.
-fn way(k: u64, value_bytes: usize, shared: usize) -> Option<Way> {
-    // Shorter values tie.
+/// How a block with `shared` bytes of shared memory reads runs of values of `value_bytes` bytes for `k` rows each. `None` if it cannot.
+fn block_plan(k: u64, value_bytes: usize, shared: usize) -> Option<BlockPlan> {
+    // Shorter values have too many ties.
     let per_vector = match value_bytes {
         4 | 8 | 16 => 16 / value_bytes,
         _ => return None,
@@ -233,48 +235,40 @@ fn way(k: u64, value_bytes: usize, shared: usize) -> Option<Way> {
         .max(&(2 * usize::try_from(k).ok()? + 2048))
         .next_multiple_of(4);
     let bytes = candidates * (value_bytes + size_of::<u32>());
-    (bytes + STATIC_SHARED <= shared).then_some(Way {
+    (bytes + STATIC_SHARED <= shared).then_some(BlockPlan {
         sample: (values / per_vector).max(RUN_THREADS as usize),
         candidates,
         shared: bytes,
     })
 }
 
-/// The kernel of warps that select `k` rows of runs that have at most `longest`; `None`: blocks do it.
-fn queue(k: u64, longest: u64, value_bytes: usize, takes: Takes) -> Option<(u64, &'static str)> {
+/// The queue and the kernel of warps that select `k` rows in runs of at most `longest` rows. `None` if blocks are to read them.
+fn queue(k: u64, longest: u64, value_bytes: usize, reader: RunReader) -> Option<(u64, &'static str)> {
     let (most, name, fastest) = QUEUES.iter().find(|(most, ..)| k <= *most)?;
-    let is_wanted = match takes {
-        Takes::Block => false,
-        Takes::Warp => value_bytes <= 8,
-        // Items of 128 bits were not faster.
-        Takes::Either => value_bytes == 4 && longest <= *fastest,
+    let is_wanted = match reader {
+        RunReader::Block => false,
+        RunReader::Warp => value_bytes <= 8,
+        // With items of 128 bits warps were not faster.
+        RunReader::Either => value_bytes == 4 && longest <= *fastest,
     };
     is_wanted.then_some((*most, name))
 }
 
-/// Where parts of runs begin, and where the last ends: runs, or what is short enough for a block and fills the device.
-fn parts(starts: &[u64], k: u64, multiprocessors: u64) -> Vec<u64> {
+/// First rows of the pieces of all runs, and the number of rows at the end. A run is one piece if it is short enough.
+fn pieces(starts: &[u64], k: u64, multiprocessors: u64) -> Vec<u64> {
     let rows = starts.last().copied().unwrap_or(0);
-    let even = rows / (PARTS * multiprocessors.max(1));
-    let most = even.max(LEAST_PART).max(2 * FEW * k).min(LONGEST);
-    let mut parts = vec![0];
+    let even = rows / (PIECES * multiprocessors.max(1));
+    let most = even.max(LEAST_PIECE).max(2 * FEW * k).min(LONGEST);
+    let mut firsts = vec![0];
     for run in starts.windows(2) {
         let (start, length) = (run[0], run[1] - run[0]);
-        let pieces = length.div_ceil(most);
-        parts.extend(
-            (1..=pieces)
-                .map(|piece| start + (u128::from(length) * u128::from(piece) / u128::from(pieces)) as u64),
+        let count = length.div_ceil(most);
+        firsts.extend(
+            (1..=count)
+                .map(|piece| start + (u128::from(length) * u128::from(piece) / u128::from(count)) as u64),
         );
     }
-    parts
-}
-
-/// Runs of rows that are in one run of each of two columns: where they begin, and where the last ends. Either may be in any order.
-pub(super) fn common(first: &[u64], second: &[u64]) -> Vec<u64> {
-    let mut starts: Vec<u64> = first.iter().chain(second).copied().collect();
-    starts.sort_unstable();
-    starts.dedup();
-    starts
+    firsts
 }
 
 #[cfg(test)]
@@ -285,50 +279,47 @@ mod tests {
     fn parts_cover_all_runs_and_none_is_in_two() {
         let starts = [0, 10, 500_000, 500_001, 3_000_000];
         for (k, multiprocessors) in [(1, 132), (1000, 132), (10, 1), (5000, 8)] {
-            let parts = parts(&starts, k, multiprocessors);
+            let pieces = pieces(&starts, k, multiprocessors);
             assert!(
-                parts
+                pieces
                     .windows(2)
-                    .all(|part| part[0] < part[1] && part[1] - part[0] <= LONGEST)
+                    .all(|piece| piece[0] < piece[1] && piece[1] - piece[0] <= LONGEST)
             );
-            assert!(starts.iter().all(|start| parts.contains(start)));
-            assert_eq!(parts.last(), starts.last());
+            assert!(starts.iter().all(|start| pieces.contains(start)));
+            assert_eq!(pieces.last(), starts.last());
         }
         // Runs of the length that blocks take are not cut.
         let even: Vec<u64> = (0..=10_000).map(|run| run * 128_000).collect();
-        assert_eq!(parts(&even, 100, 132), even);
-        assert_eq!(parts(&[0, 0], 1, 132), [0]);
+        assert_eq!(pieces(&even, 100, 132), even);
+        assert_eq!(pieces(&[0, 0], 1, 132), [0]);
     }
 
     #[test]
     fn shared_memory_holds_a_sample_and_what_reaches_its_floor() {
         for bytes in [4, 8, 16] {
             for k in [1, 10, 256, 257, 1000, 3000] {
-                let way = way(k, bytes, 227 << 10).unwrap();
-                assert!(way.candidates as u64 >= 2 * k && way.candidates >= way.sample * 16 / bytes);
-                assert_eq!(way.sample % RUN_THREADS as usize, 0);
-                assert!(way.shared + STATIC_SHARED <= 227 << 10);
+                let plan = block_plan(k, bytes, 227 << 10).unwrap();
+                assert!(plan.candidates as u64 >= 2 * k && plan.candidates >= plan.sample * 16 / bytes);
+                assert_eq!(plan.sample % RUN_THREADS as usize, 0);
+                assert!(plan.shared + STATIC_SHARED <= 227 << 10);
             }
-            assert_eq!(way(100_000, bytes, 227 << 10), None);
+            assert_eq!(block_plan(100_000, bytes, 227 << 10), None);
         }
-        assert_eq!(way(10, 2, 227 << 10), None);
-        assert!(way(10, 4, 64 << 10).is_some());
+        assert_eq!(block_plan(10, 2, 227 << 10), None);
+        assert!(block_plan(10, 4, 64 << 10).is_some());
     }
 
     #[test]
     fn warps_take_short_runs_of_narrow_keys() {
-        assert_eq!(queue(10, 16_000, 4, Takes::Either), Some((32, "ws_runs_32")));
-        assert_eq!(queue(10, 128_000, 4, Takes::Either), None);
-        assert_eq!(queue(100, 4000, 4, Takes::Either), Some((128, "ws_runs_128")));
-        assert_eq!(queue(10, 16_000, 8, Takes::Either), None);
-        assert_eq!(queue(1000, 128_000, 8, Takes::Warp), Some((1024, "ws_runs_1024")));
-        assert_eq!(queue(1025, 128_000, 4, Takes::Warp), None);
-        assert_eq!(queue(10, 1000, 16, Takes::Warp), None);
-    }
-
-    #[test]
-    fn runs_of_several_columns_end_where_one_does() {
-        assert_eq!(common(&[0, 5, 9], &[0, 3, 5, 9]), [0, 3, 5, 9]);
-        assert_eq!(common(&[0, 9], &[0, 9]), [0, 9]);
+        assert_eq!(queue(10, 16_000, 4, RunReader::Either), Some((32, "ws_runs_32")));
+        assert_eq!(queue(10, 128_000, 4, RunReader::Either), None);
+        assert_eq!(queue(100, 4000, 4, RunReader::Either), Some((128, "ws_runs_128")));
+        assert_eq!(queue(10, 16_000, 8, RunReader::Either), None);
+        assert_eq!(
+            queue(1000, 128_000, 8, RunReader::Warp),
+            Some((1024, "ws_runs_1024"))
+        );
+        assert_eq!(queue(1025, 128_000, 4, RunReader::Warp), None);
+        assert_eq!(queue(10, 1000, 16, RunReader::Warp), None);
     }
 }

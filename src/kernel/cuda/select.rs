@@ -1,12 +1,11 @@
-//! Exact ranks of a column on the device: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
+//! Exact ranks of a column on one device: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
 //! other on one stream.
 //!
-//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::cells)): a
-//! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
-//! ranks were missed; those are found by a second read or by counting narrower intervals, still on the device. The host
-//! waits once, at the end.
+//! This is SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`crate::cells`]). A sample gives cells and
+//! brackets. One read counts all keys and copies those in the brackets. The counts say which ranks were missed; these are found by a
+//! second read, or by counting narrower and narrower intervals, still on the device. The host waits once, at the end.
 //!
-//! Cost on one H200: 0.5 ms for 101 ranks of 1 GiB, 0.34 ms for one. It loses below a few 100 000 values, where the
+//! Cost on one H200: 0.5 ms for 101 ranks of 1 GiB, 0.34 ms for one rank. The CPU is faster below a few 100 000 values, where the
 //! launches alone cost 0.1 ms.
 
 use std::sync::Arc;
@@ -21,24 +20,25 @@ use super::report::Report;
 use super::shape::{Shape, THREADS};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
-/// Bytes of `Control` that say how it went.
+/// Bytes of `Control` that the host fetches: the outcome.
 const OUTCOME_BYTES: usize = 64;
-/// Keys of the small sample: as many as the kernels draw at most.
+/// Keys of the small sample, at most: `PLAN_SAMPLE` of the kernels.
 pub(super) const STRIPES: u64 = 8192;
-/// Keys that each block of one of several devices has room for, if its rows are as many.
+/// With several devices: keys that the region of each block has room for at least, if the share has as many rows.
 const MOST_LEAST: usize = 1 << 15;
-/// Most ranks that a smaller sample serves.
+/// Most ranks for which the smaller sample is enough.
 const FEW_RANKS: usize = 16;
 /// Most devices that select together.
 pub(super) const MOST_DEVICES: usize = 16;
-/// Bytes of counts of the parts of a list, and keys of a rank that are put together, on each of several devices.
+/// With several devices: bytes of the counts of the parts of one list.
 pub(super) const PARTS_BYTES: usize = 4 << 11;
+/// With several devices: most keys of one rank that a device puts together, `MOST_FEW` of the kernels.
 const MOST_FEW: usize = 4096;
-/// Rows of one of several devices that there is room for in lists, whatever they are.
+/// With several devices: rows of a share that the lists have room for at least.
 const LEAST_LISTED: usize = 1 << 20;
 
 /// Bits of `Control::outcome`.
@@ -47,7 +47,7 @@ const DEEPENED: u32 = 2;
 const MISMATCH: u32 = 4;
 pub(super) const OUTSIDE: u32 = 8;
 
-/// That which reads the column, and that which answers.
+/// The file whose kernels read the column, and the file whose kernels answer.
 const FILES: [KernelFile; 2] = [KernelFile::SampleSelect, KernelFile::SampleFinish];
 
 /// The kernels of one device, one after the other.
@@ -65,7 +65,7 @@ const SEQUENCE: [&str; 10] = [
 ];
 
 kernel_argument! {
-    /// `struct Query` of `kernels/sample_cells.cuh`.
+    /// `struct Query` of `kernels/sample_cells.cuh`, which explains the fields.
     pub(super) struct QueryArgument = ss_sizes[1] {
         column: ColumnArgument,
         ranks: u64,
@@ -88,7 +88,7 @@ kernel_argument! {
         pub(super) room: u64,
         tallies: u64,
         few: u64,
-        /// Addresses of `Control` and of the lists of all devices.
+        /// Addresses of `Control` on all devices, and below those of their lists.
         pub(super) controls: [u64; MOST_DEVICES],
         pub(super) lists: [u64; MOST_DEVICES],
         pub(super) stripes: u32,
@@ -98,23 +98,23 @@ kernel_argument! {
     }
 }
 
-/// A question to one column on its device.
+/// A request for ranks of one column on its device.
 #[derive(Debug, Clone, Copy)]
 pub struct Selection<'a> {
     /// The column.
     pub column: &'a DeviceColumn,
-    /// How its values are ranked: [`DeviceColumn::words`] of its type's keys.
-    pub words: ColumnFormat,
-    /// Rows that count, a bit each, and how many of them are not NULL; `None`: all that are not NULL.
+    /// How its values lie in memory and become keys: [`DeviceColumn::format`].
+    pub format: ColumnFormat,
+    /// A bitmap of the rows that count, and how many of these are not NULL. `None`: all rows that are not NULL count.
     pub mask: Option<(&'a DeviceBuffer, u64)>,
-    /// Most bytes of device memory that this crate may hold then.
+    /// Most bytes of device memory that this crate may hold.
     pub limit: Option<u64>,
-    /// Whether the time of each kernel is wanted.
+    /// Whether to measure the time of each kernel.
     pub timed: bool,
 }
 
 impl Selection<'_> {
-    /// Values that are ranked.
+    /// Number of values that are ranked.
     pub fn population(&self) -> u64 {
         self.mask.map_or(self.column.valid(), |(_, kept)| kept)
     }
@@ -124,20 +124,21 @@ impl Selection<'_> {
         ColumnArgument::of(self.column, self.mask.map_or(0, |(mask, _)| mask.address()))
     }
 
-    /// Bytes that a read of them takes.
+    /// Bytes that one read of the column and of the bitmap takes.
     pub(super) fn bytes(&self) -> u64 {
         (self.column.bytes() + self.mask.map_or(0, |(mask, _)| mask.len())) as u64
     }
 
-    /// The compilation of a file that reads them.
+    /// The compilation of a file of kernels for this column.
     pub(super) fn program(&self, file: KernelFile) -> Program {
         Program {
             masked: self.column.has_nulls() || self.mask.is_some(),
-            ..Program::of(file, self.words)
+            ..Program::of(file, self.format)
         }
     }
 
-    /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]. What it cost is added to `report`.
+    /// The keys of `ranks`, which count from 1 and are ascending, distinct and at most [`Self::population`]. The cost is added to
+    /// `report`.
     ///
     /// # Errors
     /// `ResourcesExhausted` where the device's memory, or the limit on it, is too small; an execution error if the device fails;
@@ -149,7 +150,7 @@ impl Selection<'_> {
             return Ok(keys);
         }
         may_fail!("cuda_select");
-        let prepared = Prepared::try_new(self)?;
+        let prepared = PreparedSelection::try_new(self)?;
         for some in ranks.chunks(prepared.shape.ranks) {
             prepared.select(some, &mut keys, report)?;
         }
@@ -157,7 +158,10 @@ impl Selection<'_> {
     }
 }
 
-/// Ranks are as a device wants them.
+/// Checks that ranks are ascending, distinct and from 1 to `n`.
+///
+/// # Errors
+/// An internal error if they are not.
 pub(super) fn check_ranks(ranks: &[u64], n: u64) -> Result<()> {
     let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
@@ -166,58 +170,59 @@ pub(super) fn check_ranks(ranks: &[u64], n: u64) -> Result<()> {
     Ok(())
 }
 
-/// Keys of the large sample of so many rows.
+/// Keys of the large sample of a column of `rows` rows for `ranks` ranks.
 pub(super) fn sample_size(rows: u64, ranks: usize) -> u64 {
     let most = if ranks > FEW_RANKS { 1 << 24 } else { 1 << 22 };
     (rows / 16).max(1 << 16).min(most)
 }
 
-/// A selection with its kernels at hand.
-pub(super) struct Prepared<'a> {
+/// A selection whose kernels are loaded.
+pub(super) struct PreparedSelection<'a> {
     pub(super) selection: &'a Selection<'a>,
     pub(super) device: &'a Arc<Device>,
     pub(super) shape: Shape,
     pub(super) key_bytes: usize,
     per_vector: usize,
-    /// Rows that a block reads at once.
+    /// Rows that a block reads in one step.
     tile: usize,
     control_bytes: usize,
     kernels: [Kernels; 2],
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedSelection<'a> {
     pub(super) fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
         let device = selection.column.device();
         device.check()?;
-        let words = selection.words;
-        let shape = Shape::try_new(words, device.shared_memory())?;
+        let format = selection.format;
+        let shape = Shape::try_new(format, device.shared_memory())?;
         let programs = FILES.map(|file| Program {
             batch: shape.batch,
             ..selection.program(file)
         });
-        let kernels = Kernels::load_two(device, &programs, [0, 0, words.key_bytes(), MOST_DEVICES])?;
+        let kernels = Kernels::load_two(device, &programs, [0, 0, format.key_bytes(), MOST_DEVICES])?;
         Ok(Self {
             selection,
             device,
             shape,
-            key_bytes: words.key_bytes(),
-            per_vector: words.per_vector(),
-            tile: THREADS * shape.batch as usize * words.per_vector(),
+            key_bytes: format.key_bytes(),
+            per_vector: format.per_vector(),
+            tile: THREADS * shape.batch as usize * format.per_vector(),
             control_bytes: kernels[0].size(0),
             kernels,
         })
     }
 
-    /// Appends the keys of at most as many ranks as the shape allows.
+    /// Appends the keys of ranks, of which there are at most [`Shape::ranks`].
     fn select(&self, ranks: &[u64], keys: &mut Vec<KeyBits>, report: &mut Report) -> Result<()> {
-        // A single rank is found by two comparisons with the ends of its bracket, which say nothing where it lies outside.
+        // A single rank is found by comparisons with the two ends of its bracket. They do not help if the rank lies outside.
         if self.read(ranks, false, keys, report)? || self.read(ranks, true, keys, report)? {
             return Ok(());
         }
         internal_err!("a rank outside of all cells on the device")
     }
 
-    /// One sequence of launches; `false`: the single rank lies outside of its bracket. `counts_all`: there is none.
+    /// Runs one sequence of launches. Returns false if there is one rank and it lies outside of its bracket, which cannot be with
+    /// `counts_all`: then all cells are counted.
     fn read(
         &self,
         ranks: &[u64],
@@ -227,8 +232,8 @@ impl<'a> Prepared<'a> {
     ) -> Result<bool> {
         let launches = SEQUENCE.map(|name| self.launch(name, ranks.len()));
         let launches = Launch::in_a_row(self.device, launches.into_iter().collect::<Result<_>>()?);
-        let mut held = self.device.workspace();
-        let (layout, workspace) = self.make_room(&mut held, ranks.len(), false)?;
+        let mut lease = WorkspaceLease::lock(self.device);
+        let (layout, workspace) = self.make_room(&mut lease, ranks.len(), false)?;
         let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
         self.device.synchronize("selecting on the device")?;
         let outcome = self.outcome(&layout, workspace, self.selection.population())?;
@@ -242,7 +247,10 @@ impl<'a> Prepared<'a> {
         Ok(true)
     }
 
-    /// How it went, once the device was waited for; `n` values were announced to it.
+    /// The outcome, after a wait for the device, which was told to find `n` values.
+    ///
+    /// # Errors
+    /// An internal error if the device counted another number of values.
     pub(super) fn outcome(&self, layout: &Layout, workspace: &Workspace, n: u64) -> Result<Outcome> {
         let control = &workspace.host.bytes()?[layout.control - layout.answers..];
         let number = |at: usize| {
@@ -261,7 +269,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Appends the answers, from the byte `at` of the page-locked memory on.
+    /// Appends the keys that lie in page-locked memory from the byte `at` on, one for each rank.
     pub(super) fn take_keys(
         &self,
         workspace: &Workspace,
@@ -281,7 +289,7 @@ impl<'a> Prepared<'a> {
         report.bytes_from_device += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
     }
 
-    /// The kernel of this name, for `ranks` ranks.
+    /// The kernel of this name with its grid for `ranks` ranks.
     pub(super) fn launch(&self, name: &'static str, ranks: usize) -> Result<Launch> {
         let all = self.device.multiprocessors();
         let [reads, answers] = &self.kernels;
@@ -303,27 +311,29 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    /// The workspace, grown if need be; with less room for copied keys where there is no more memory, which costs reads.
-    /// `several`: for one of several devices.
+    /// The workspace, which grows if it is too small, and its layout. If memory is short, there is less room for copied keys, so that
+    /// more reads are needed. `several`: for one of several devices.
     pub(super) fn make_room<'b>(
         &self,
-        held: &'b mut Option<Workspace>,
+        lease: &'b mut WorkspaceLease<'_>,
         ranks: usize,
         several: bool,
     ) -> Result<(Layout, &'b mut Workspace)> {
-        let mut shares = SHARES.iter().peekable();
+        let mut shares = MEMORY_FRACTIONS.iter().peekable();
         while let Some(share) = shares.next() {
             let layout = self.layout(ranks, *share, several);
             let limit = self.selection.limit;
-            match Workspace::reserve(held, self.device, layout.bytes, layout.host_bytes(), limit) {
-                Ok(()) => break,
+            match lease.reserve(layout.bytes, layout.host_bytes(), limit) {
+                Ok(_) => break,
                 Err(error) if shares.peek().is_none() => return Err(error),
                 Err(_) => {}
             }
         }
-        let workspace = Workspace::of(held)?;
-        // The most room that the workspace has.
-        let fitting = SHARES.iter().map(|share| self.layout(ranks, *share, several));
+        let workspace = lease.get()?;
+        // The layout with the most room that fits into the workspace.
+        let fitting = MEMORY_FRACTIONS
+            .iter()
+            .map(|share| self.layout(ranks, *share, several));
         let layout = fitting
             .into_iter()
             .find(|layout| layout.bytes <= workspace.device.len());
@@ -336,14 +346,15 @@ impl<'a> Prepared<'a> {
     fn layout(&self, ranks: usize, share: usize, several: bool) -> Layout {
         let rows = self.selection.column.rows() as usize;
         let regions = self.device.multiprocessors() as usize;
-        // Several devices have nothing that finds keys which there is no room for: a block's tile and the last rows, all of them, and
-        // all rows in lists, if there are not many.
-        let (least, least_listed) = match several {
-            true => (
+        // Several devices do not run `ss_deepen`, so keys without room cannot be found. There is room for a tile of each block and the
+        // last rows in any case, and for all rows in lists if they are not many.
+        let (least, least_listed) = if several {
+            (
                 (2 * self.tile).min(MOST_LEAST).min(rows).next_multiple_of(16),
                 rows.min(LEAST_LISTED),
-            ),
-            false => (0, 0),
+            )
+        } else {
+            (0, 0)
         };
         let region = (rows / (4 * share) / regions)
             .next_multiple_of(16)
@@ -375,7 +386,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Puts everything on the stream. The workspace has the room that `layout` gives and the query announces.
+    /// Puts all work on the stream. The workspace has the room that `layout` and the query say.
     fn enqueue(
         &self,
         ranks: &[u64],
@@ -393,7 +404,7 @@ impl<'a> Prepared<'a> {
         Ok(timeline)
     }
 
-    /// Puts the question on the stream.
+    /// Puts the copy of the ranks on the stream, and the zeroing of `Control`.
     pub(super) fn begin(
         &self,
         ranks: &[u64],
@@ -413,7 +424,7 @@ impl<'a> Prepared<'a> {
         Ok(timeline)
     }
 
-    /// Has the answers fetched.
+    /// Puts the copy of the answers to the host on the stream.
     pub(super) fn end(
         &self,
         layout: &Layout,
@@ -425,12 +436,12 @@ impl<'a> Prepared<'a> {
         workspace.host.fetch(&workspace.device, from)
     }
 
-    /// Lines of the large sample, of so many keys.
+    /// Number of lines of 128 bytes in a sample of `keys` keys.
     pub(super) fn sample_lines(&self, keys: u64) -> u64 {
         keys / (8 * self.per_vector as u64)
     }
 
-    /// What kernels are told, of a workspace at `base`.
+    /// The query for the kernels, with a workspace at the address `base`.
     pub(super) fn query(&self, ranks: usize, counts_all: bool, layout: &Layout, base: u64) -> QueryArgument {
         let column = self.selection.column;
         let at = |offset: usize| base + offset as u64;
@@ -462,20 +473,20 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Keys that may be copied.
+    /// Number of keys that may be copied.
     pub(super) fn room(&self, layout: &Layout) -> u64 {
         layout.region as u64 * u64::from(self.device.multiprocessors())
     }
 }
 
-/// The room for copied keys and lists, as a fraction of what is best: 1, then less.
-const SHARES: [usize; 5] = [1, 4, 16, 64, 512];
+/// Divisors of the room for copied keys and lists: first the full room, then less.
+const MEMORY_FRACTIONS: [usize; 5] = [1, 4, 16, 64, 512];
 
-/// How it went, as the first fields of `Control` say.
+/// The outcome of a sequence of launches: the first fields of `Control`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Outcome {
     pub(super) flags: u32,
-    /// Ranks that were not found.
+    /// Number of ranks that were not found.
     pub(super) open: u32,
     pub(super) cells: u32,
 }
@@ -487,33 +498,33 @@ impl Outcome {
     }
 }
 
-/// Where things lie in the workspace, in bytes from its front; answers come right before what says how it went.
+/// Places in the workspace, in bytes from its front. The answers come right before `Control`, whose front is fetched with them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     ranks: usize,
     answers: usize,
     pub(super) control: usize,
-    /// Of several devices: counts of the parts of lists, and keys that are left of each rank.
+    /// With several devices: counts of the parts of lists, and the keys that are left for each rank.
     tallies: usize,
     few: usize,
     pub(super) listed: usize,
     copied: usize,
     /// Keys that each block may copy.
     region: usize,
-    /// Keys in all lists.
+    /// Keys that all lists have room for.
     list_room: usize,
-    /// Bytes of page-locked memory behind what is copied, for the answers of several devices.
+    /// With several devices: bytes of page-locked memory for the answers of all, behind the ranks and the answers of this one.
     common_answers: usize,
     bytes: usize,
 }
 
 impl Layout {
-    /// Bytes of page-locked memory for ranks, and for answers.
+    /// Bytes of page-locked memory for ranks and answers.
     fn host_bytes(&self) -> usize {
         self.common_answers_at() + self.common_answers
     }
 
-    /// Where the answers of several devices lie in page-locked memory.
+    /// Byte of page-locked memory from which on the answers of several devices lie.
     pub(super) fn common_answers_at(&self) -> usize {
         let answer = self.control + OUTCOME_BYTES - self.answers;
         answer.max(self.answers).next_multiple_of(256)

@@ -1,4 +1,4 @@
-//! How the kernels of `kernels/sample_select.cu` and `kernels/sample_finish.cu` use the shared memory of a block.
+//! How the kernels of `kernels/sample_select.cu` and `kernels/sample_finish.cu` divide the shared memory of a block.
 
 use datafusion::common::{Result, exec_err};
 
@@ -8,37 +8,37 @@ use super::source::ColumnFormat;
 pub(super) const THREADS: usize = 1024;
 /// Entries of the cell table.
 const ENTRIES: usize = 2048;
-/// Places for keys that are counted one by one.
+/// Slots for heavy keys, which are counted one by one.
 const HEAVY_SLOTS: usize = 1024;
-/// Bytes of `HeavyScratch`, at least.
+/// Bytes for `struct HeavyScratch` of `kernels/sample_plan.cuh`, which checks that it is not larger.
 const HEAVY_SCRATCH: usize = 16656;
 /// Most ranks of one sequence of launches.
 const MOST_RANKS: usize = 1024;
-/// Shared memory that kernels use beside what is asked for at the launch, at most.
+/// Bytes of shared memory that kernels use beside the dynamic shared memory, at most.
 const STATIC_SHARED: usize = 13_000;
 
-/// How shared memory is used: what follows from the bytes that a block may have and the width of values.
+/// Sizes that follow from the bytes of shared memory of a block and from the width of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Cells of the table; 4 bytes of counters each.
+    /// Cells of the table. Each has a counter of 4 bytes.
     pub(super) cells: usize,
     /// Vectors of 16 bytes that a thread holds at once.
     pub batch: u32,
-    /// Keys that a thread holds back.
+    /// Keys that a thread holds back before they are written to device memory.
     pub(super) depth: usize,
-    /// Keys on their way to lists.
+    /// Keys that wait in shared memory on their way to lists.
     pub(super) stage: usize,
-    /// Most ranks at a time.
+    /// Most ranks of one sequence of launches.
     pub(super) ranks: usize,
 }
 
 impl Shape {
-    /// For values of `words` where a block may have `bytes` of shared memory.
+    /// The sizes for values of `format` where a block may have `bytes` bytes of shared memory.
     ///
     /// # Errors
-    /// An execution error where that is too little: less than 64 KiB; for values of one byte, less than about 128 KiB.
-    pub fn try_new(words: ColumnFormat, bytes: usize) -> Result<Self> {
-        let (key, per_vector) = (words.key_bytes(), words.per_vector());
+    /// An execution error if that is too little: less than 64 KiB, or less than about 128 KiB for values of one byte.
+    pub fn try_new(format: ColumnFormat, bytes: usize) -> Result<Self> {
+        let (key, per_vector) = (format.key_bytes(), format.per_vector());
         let (cells, mut batch) = match bytes >> 10 {
             200.. => (16384, 4),
             96.. => (8192, 2),
@@ -68,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// Dynamic shared memory of a kernel for keys of `key` bytes and so many ranks.
+    /// Bytes of dynamic shared memory of a kernel for keys of `key` bytes and `ranks` ranks.
     pub(super) fn shared(&self, kernel: &str, key: usize, ranks: usize) -> usize {
         let (table, counters) = (ENTRIES * 4, self.cells * 4);
         match kernel {
@@ -92,30 +92,33 @@ impl Shape {
 mod tests {
     use super::*;
 
-    /// Shared memory of a block on the architectures that are named, in bytes.
+    /// Bytes of shared memory of a block on several architectures.
     const OFFERED: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
 
     #[test]
     fn every_device_has_room_for_every_type() {
-        for words in ColumnFormat::ALL {
+        for format in ColumnFormat::ALL {
             for bytes in OFFERED {
-                // Values of one byte are widened there.
-                let Ok(shape) = Shape::try_new(words, bytes) else {
-                    assert!(words.value_bytes() == 1 && bytes < 128 << 10, "{words:?} {bytes}");
+                // There values of one byte are widened.
+                let Ok(shape) = Shape::try_new(format, bytes) else {
+                    assert!(
+                        format.value_bytes() == 1 && bytes < 128 << 10,
+                        "{format:?} {bytes}"
+                    );
                     continue;
                 };
-                let key = words.key_bytes();
+                let key = format.key_bytes();
                 assert!(
-                    shape.depth >= shape.batch as usize * words.per_vector(),
-                    "{words:?} {bytes}"
+                    shape.depth >= shape.batch as usize * format.per_vector(),
+                    "{format:?} {bytes}"
                 );
                 assert!(
                     shape.shared("ss_count", key, 1) + 1024 <= bytes,
-                    "{words:?} {bytes}"
+                    "{format:?} {bytes}"
                 );
-                assert!(shape.ranks >= 100, "{words:?} {bytes}: {shape:?}");
+                assert!(shape.ranks >= 100, "{format:?} {bytes}: {shape:?}");
             }
-            assert!(Shape::try_new(words, 16 << 10).is_err());
+            assert!(Shape::try_new(format, 16 << 10).is_err());
         }
     }
 }

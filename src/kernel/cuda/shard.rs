@@ -1,9 +1,9 @@
-//! A shard on a device: the same requests as on the CPU, and the same replies, but for the order of keys in a list.
+//! A shard on a device. It gives the same replies as a shard on the CPU, except that the keys in a list come in another order.
 //!
-//! Values wait in host memory until a chunk of them is worth a copy, and then lie on the device as Arrow has them, without NULLs.
-//! A request reads them once or twice, at the speed of the device's memory: what the CPU writes down for later rounds (the cell
-//! of each key) is computed again here. Keys inside brackets that hold a small part of all are set apart, so that the rounds
-//! of a strategy that narrows its brackets (DIBMS) read less and less.
+//! Values wait in host memory until there are enough for a copy. On the device they lie as Arrow stores them, without NULLs. A request
+//! reads them once or twice, at the speed of the device's memory. The CPU writes down the cell of each key for later rounds; here it is
+//! computed again. If brackets hold a small part of all keys, these keys are copied to a buffer of their own, so that a strategy that
+//! narrows its brackets (DIBMS) reads less and less.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -14,9 +14,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
 use super::column::{ColumnUpload, DeviceColumn};
-use super::device::{Device, locked};
+use super::device::Device;
 use super::filter::RowMask;
 use super::launch::ColumnArgument;
+use super::lock::locked;
 use super::pass::{Passes, cells_of};
 use super::report::Report;
 use super::select::Selection;
@@ -43,7 +44,7 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
-    /// On `device`, of whose memory this crate may then hold `limit` bytes.
+    /// Shards on `device`. They fail if this crate would hold more than `limit` bytes of its memory.
     pub fn new(device: Arc<Device>, limit: Option<u64>) -> Self {
         Self {
             device,
@@ -53,22 +54,22 @@ impl CudaBackend {
         }
     }
 
-    /// The same; `timed`: whether the report has the time of each kernel of a [`Selection`].
+    /// The backend with a setting: `timed` says whether to measure the time of each kernel of a [`Selection`].
     pub(crate) fn timed(self, timed: bool) -> Self {
         Self { timed, ..self }
     }
 
-    /// The kernels of its shards, over values of one kind.
-    pub fn program(words: ColumnFormat) -> Program {
-        super::pass::program(words, false)
+    /// The compilation of the kernels of a shard for values of one format.
+    pub fn program(format: ColumnFormat) -> Program {
+        super::pass::program(format, false)
     }
 
-    /// What all its shards did so far.
+    /// The report on all of its shards so far.
     pub fn report(&self) -> Report {
         locked(&self.report).clone()
     }
 
-    /// What counts should be limited to: the cells that a block's shared memory has counters for.
+    /// The limit for counts: as many cells as the shared memory of a block has counters for.
     pub fn budget(&self) -> MemoryBudget {
         MemoryBudget {
             cells: (self.device.shared_memory() / 12).min(1 << 14),
@@ -76,8 +77,8 @@ impl CudaBackend {
         }
     }
 
-    /// A shard of the values of a column on the same device, keys as `spec` says. `mask`: the rows that count, and how many of
-    /// them are not NULL; `None`: all.
+    /// A shard of the values of a column on the same device, with the keys of `spec`. `mask` has the rows that count, and how many of
+    /// these are not NULL; `None`: all rows count.
     ///
     /// # Errors
     /// An execution error if the device failed before.
@@ -88,11 +89,12 @@ impl CudaBackend {
         mask: Option<(Arc<RowMask>, u64)>,
         reservation: MemoryReservation,
     ) -> Result<CudaShard> {
-        let mut shard = CudaShard::try_new(self, spec, column.words(spec), reservation)?;
+        let mut shard = CudaShard::try_new(self, spec, column.format(spec), reservation)?;
         shard.len = mask.as_ref().map_or(column.valid(), |(_, kept)| *kept);
-        shard.parts.push(match mask.is_none() && !column.has_nulls() {
-            true => Part::Column(column),
-            false => Part::Masked(column, mask),
+        shard.columns.push(if mask.is_none() && !column.has_nulls() {
+            ShardColumn::Column(column)
+        } else {
+            ShardColumn::Masked(column, mask)
         });
         Ok(shard)
     }
@@ -106,7 +108,7 @@ impl Backend for CudaBackend {
 }
 
 impl CudaBackend {
-    /// The same, as what it is.
+    /// Opens a shard, as [`Backend::open`] does.
     ///
     /// # Errors
     /// An execution error if the device failed before; an internal error for a type that it cannot hold.
@@ -123,51 +125,52 @@ impl CudaBackend {
     }
 }
 
-/// Values on the device.
+/// Values of a shard on the device.
 #[derive(Debug)]
-enum Part {
-    /// All rows, none of them missing.
+enum ShardColumn {
+    /// A column whose rows all count.
     Column(Arc<DeviceColumn>),
-    /// Rows that are not NULL; those of the bitmap, which has so many, if given. Until the first request.
+    /// A column whose rows count if they are not NULL, and if they are in the bitmap, where it is given with the number of such rows.
+    /// The first request turns it into `Values`.
     Masked(Arc<DeviceColumn>, Option<(Arc<RowMask>, u64)>),
-    /// ColumnFormat, and how many.
+    /// Values without a column, and their number.
     Values(DeviceBuffer, u64),
 }
 
-impl Part {
+impl ShardColumn {
     fn argument(&self) -> ColumnArgument {
         match self {
-            Part::Column(column) => ColumnArgument::of(column, 0),
-            Part::Masked(column, mask) => {
+            ShardColumn::Column(column) => ColumnArgument::of(column, 0),
+            ShardColumn::Masked(column, mask) => {
                 ColumnArgument::of(column, mask.as_ref().map_or(0, |(mask, _)| mask.bits().address()))
             }
-            Part::Values(values, rows) => ColumnArgument::dense(values.address(), *rows),
+            ShardColumn::Values(values, rows) => ColumnArgument::dense(values.address(), *rows),
         }
     }
 
-    /// Copies its words to `whole`, from the byte `at` on; how many bytes.
+    /// Copies its values, of `width` bytes each, to the byte `at` of `whole`. Returns the number of bytes.
     fn copy_to(&self, whole: &mut DeviceBuffer, at: usize, width: usize) -> Result<usize> {
         match self {
-            Part::Column(column) | Part::Masked(column, _) => column.copy_values(whole, at),
-            Part::Values(values, rows) => whole.copy_from(at, values, *rows as usize * width),
+            ShardColumn::Column(column) | ShardColumn::Masked(column, _) => column.copy_values(whole, at),
+            ShardColumn::Values(values, rows) => whole.copy_from(at, values, *rows as usize * width),
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Part::Column(column) | Part::Masked(column, _) => column.bytes(),
-            Part::Values(values, _) => values.len(),
+            ShardColumn::Column(column) | ShardColumn::Masked(column, _) => column.bytes(),
+            ShardColumn::Values(values, _) => values.len(),
         }
     }
 }
 
-/// The keys inside some brackets, set apart.
+/// A copy of the values whose keys lie inside some brackets.
 #[derive(Debug)]
-pub(super) struct Reduced {
+pub(super) struct BracketCopy {
     pub(super) brackets: Brackets,
     pub(super) values: DeviceBuffer,
     pub(super) len: u64,
-    /// As they come in the shard.
+    /// Whether the values are in the order of the shard.
     pub(super) in_order: bool,
 }
 
@@ -176,16 +179,16 @@ pub(super) struct Reduced {
 pub(crate) struct CudaShard {
     backend: CudaBackend,
     spec: KeySpec,
-    words: ColumnFormat,
+    format: ColumnFormat,
     pub(super) len: u64,
-    /// In host memory, without NULLs.
+    /// Values that wait in host memory, without NULLs.
     pending: Vec<ArrayRef>,
     pending_bytes: usize,
-    parts: Vec<Part>,
-    pub(super) reduced: Option<Reduced>,
-    /// The cells of all keys, as they were counted last.
+    columns: Vec<ShardColumn>,
+    pub(super) bracket_copy: Option<BracketCopy>,
+    /// The last count of all keys: the cells and the number of keys in each.
     pub(super) counted: Option<(Cells, Vec<u64>)>,
-    /// Of host memory: what waits, or the keys of the last reply.
+    /// Host memory for waiting values, or for the keys of the last reply.
     pub(super) reservation: MemoryReservation,
 }
 
@@ -193,19 +196,19 @@ impl CudaShard {
     fn try_new(
         backend: &CudaBackend,
         spec: &KeySpec,
-        words: ColumnFormat,
+        format: ColumnFormat,
         reservation: MemoryReservation,
     ) -> Result<Self> {
         backend.device.check()?;
         Ok(Self {
             backend: backend.clone(),
             spec: spec.clone(),
-            words,
+            format,
             len: 0,
             pending: Vec::new(),
             pending_bytes: 0,
-            parts: Vec::new(),
-            reduced: None,
+            columns: Vec::new(),
+            bracket_copy: None,
             counted: None,
             reservation,
         })
@@ -222,10 +225,11 @@ impl CudaShard {
             report,
             ..
         } = &self.backend;
-        Passes::try_new(device, self.words, self.width(), masked, *limit, report)
+        Passes::try_new(device, self.format, self.width(), masked, *limit, report)
     }
 
-    /// Has values wait for their copy; whether that should come now. Where this fails, none of them are in the shard.
+    /// Takes values, which wait for their copy to the device. Returns whether to call [`Self::flush`] now. After an error none of the
+    /// values are in the shard.
     pub(crate) fn hold(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<bool> {
         may_fail!("cuda_hold");
         if values.data_type() != self.spec.data_type() {
@@ -235,14 +239,14 @@ impl CudaShard {
                 values.data_type()
             );
         }
-        (self.reduced, self.counted) = (None, None);
+        (self.bracket_copy, self.counted) = (None, None);
         let kept = dense(values.as_ref(), filter)?;
         let values = kept.as_ref().unwrap_or(values);
         if values.is_empty() {
             return Ok(false);
         }
         let bytes = values.len() * self.word_bytes();
-        // Without memory to wait in, what waits goes first.
+        // Without host memory for more values, those that wait are copied now.
         let held = self.reservation.try_resize(self.pending_bytes + bytes).is_ok();
         self.pending.push(Arc::clone(values));
         self.pending_bytes += bytes;
@@ -250,13 +254,13 @@ impl CudaShard {
         Ok(!held || self.pending_bytes >= CHUNK)
     }
 
-    /// Copies what waits to the device. If that fails, it still waits.
+    /// Copies all waiting values to the device. After an error they still wait.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self.parts.is_empty() {
-            // Before anything is there that only the device has.
+        if self.columns.is_empty() {
+            // Errors of the compiler come now, while the host still has all values.
             self.passes_over(false)?;
         }
         let CudaBackend {
@@ -274,27 +278,27 @@ impl CudaShard {
         may_fail!("cuda_append");
         let column = upload.finish()?;
         locked(report).bytes_to_device += column.bytes() as u64;
-        // Values of a byte are widened where a block has little shared memory.
-        self.words = column.words(&self.spec);
-        self.parts.push(Part::Column(Arc::new(column)));
+        // The column may have widened values of one byte.
+        self.format = column.format(&self.spec);
+        self.columns.push(ShardColumn::Column(Arc::new(column)));
         self.pending.clear();
         self.pending_bytes = 0;
         self.reservation.free();
         Ok(())
     }
 
-    /// Puts the values of rows that count together, as passes read all rows of a part.
+    /// Copies the values of rows that count to a buffer of their own, because passes read all rows of a column.
     fn compact(&mut self) -> Result<()> {
-        let [Part::Masked(column, _)] = self.parts.as_slice() else {
+        let [ShardColumn::Masked(column, _)] = self.columns.as_slice() else {
             return Ok(());
         };
         let (rows, width) = (column.rows(), column.value_bytes());
         let (cells, _) = cells_of(&[], self.width())?;
         let compacted = self
             .passes_over(true)?
-            .compact(&self.columns(), &cells, &[0], width, rows)?;
+            .compact(&self.arguments(), &cells, &[0], width, rows)?;
         match compacted {
-            Some((values, len)) if len == self.len => self.parts = vec![Part::Values(values, len)],
+            Some((values, len)) if len == self.len => self.columns = vec![ShardColumn::Values(values, len)],
             other => {
                 let found = other.map(|(_, len)| len);
                 return internal_err!("{} values of {rows} rows, the device found {found:?}", self.len);
@@ -303,25 +307,27 @@ impl CudaShard {
         Ok(())
     }
 
-    /// A question to its values, where they are rows of one column.
+    /// A selection in its values, if they are rows of one column.
     fn selection(&self) -> Option<Selection<'_>> {
-        let (column, mask) = match self.parts.as_slice() {
-            [Part::Column(column)] => (column, None),
-            [Part::Masked(column, mask)] => (column, mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept))),
+        let (column, mask) = match self.columns.as_slice() {
+            [ShardColumn::Column(column)] => (column, None),
+            [ShardColumn::Masked(column, mask)] => {
+                (column, mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept)))
+            }
             _ => return None,
         };
         Some(Selection {
             column,
-            words: self.words,
+            format: self.format,
             mask,
             limit: self.backend.limit,
             timed: self.backend.timed,
         })
     }
 
-    /// Makes one of several parts, where there is memory for both: each launch costs as much as reading some megabytes.
+    /// Joins several columns to one, if there is memory for both: each launch costs as much time as reading some megabytes.
     fn join(&mut self) -> Result<()> {
-        if self.parts.len() < 2 {
+        if self.columns.len() < 2 {
             return Ok(());
         }
         let CudaBackend { device, limit, .. } = &self.backend;
@@ -330,37 +336,38 @@ impl CudaShard {
             return Ok(());
         };
         let mut at = 0;
-        for part in &self.parts {
-            at += part.copy_to(&mut whole, at, width)?;
+        for column in &self.columns {
+            at += column.copy_to(&mut whole, at, width)?;
         }
         // Freed on the stream, after the copies.
-        self.parts = vec![Part::Values(whole, self.len)];
+        self.columns = vec![ShardColumn::Values(whole, self.len)];
         Ok(())
     }
 
-    /// What waits in host memory, for another shard; whether the device holds nothing then.
+    /// Takes out the values that wait in host memory, for another shard. Returns also whether the device has no values.
     pub(crate) fn take_pending(&mut self) -> (Vec<ArrayRef>, bool) {
         self.reservation.free();
         self.pending_bytes = 0;
         let taken = mem::take(&mut self.pending);
         self.len -= taken.iter().map(|values| values.len() as u64).sum::<u64>();
-        (taken, self.parts.is_empty())
+        (taken, self.columns.is_empty())
     }
 
-    pub(super) fn columns(&self) -> Vec<ColumnArgument> {
-        self.parts.iter().map(Part::argument).collect()
+    pub(super) fn arguments(&self) -> Vec<ColumnArgument> {
+        self.columns.iter().map(ShardColumn::argument).collect()
     }
 
     pub(super) fn word_bytes(&self) -> usize {
-        self.words.value_bytes()
+        self.format.value_bytes()
     }
 }
 
 impl Shard for CudaShard {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
-        match self.hold(values, filter)? {
-            true => self.flush(),
-            false => Ok(()),
+        if self.hold(values, filter)? {
+            self.flush()
+        } else {
+            Ok(())
         }
     }
 
@@ -418,14 +425,17 @@ impl Shard for CudaShard {
 }
 
 impl CudaShard {
-    /// Bytes of device memory.
+    /// Bytes of device memory that the shard takes.
     pub(crate) fn device_bytes(&self) -> usize {
-        self.parts.iter().map(Part::bytes).sum::<usize>()
-            + self.reduced.as_ref().map_or(0, |reduced| reduced.values.len())
+        self.columns.iter().map(ShardColumn::bytes).sum::<usize>()
+            + self
+                .bracket_copy
+                .as_ref()
+                .map_or(0, |bracket_copy| bracket_copy.values.len())
     }
 }
 
-/// What was given, or `None` where memory was refused: nothing is lost but time.
+/// The value of a result, or `None` if memory was refused, where the caller has a slower way without that memory.
 pub(super) fn granted<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(given) => Ok(Some(given)),
@@ -434,7 +444,7 @@ pub(super) fn granted<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Whether memory ended, of the device or of the pool.
+/// Whether the error says that memory of the device or of the pool ended.
 pub(crate) fn is_refused(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }

@@ -1,11 +1,11 @@
-//! What a shard on a device answers: counts, lists of keys, samples and sketches, by the passes of `pass.rs`.
+//! The replies of a shard on a device: counts, lists of keys, samples and sketches, by the passes of `pass.rs`.
 
 use datafusion::common::Result;
 
 use super::buffer::numbers;
 use super::launch::ColumnArgument;
 use super::pass::{NO_LIST, Passes, cells_of};
-use super::shard::{CudaShard, Reduced, granted};
+use super::shard::{BracketCopy, CudaShard, granted};
 use crate::cells::{Bracket, Brackets, Cells};
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
 use crate::kernel::round::Reply;
@@ -13,31 +13,31 @@ use crate::key::{KeyVec, ShardKey, Width};
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 use crate::threads::Stop;
 
-/// Keys that are brought back at once to be sketched.
+/// Most keys that are copied to the host at once for a sketch.
 const SKETCHED: u64 = 1 << 22;
-/// Keys in brackets are set apart where they are at most one in so many.
+/// The keys inside brackets are copied to a buffer of their own if they are at most one in so many.
 const REDUCED: u64 = 4;
 
 impl CudaShard {
-    /// The columns that hold all keys inside `within`, which is not all, and whether they hold nothing else.
+    /// Columns that hold all keys inside `within`, and whether they hold no other keys. `within` is not the whole range of keys.
     fn source(&self, within: &Brackets) -> (Vec<ColumnArgument>, bool) {
-        match &self.reduced {
-            Some(reduced) if reduced.brackets.cover(within) => {
-                let column = ColumnArgument::dense(reduced.values.address(), reduced.len);
-                (vec![column], reduced.brackets == *within)
+        match &self.bracket_copy {
+            Some(bracket_copy) if bracket_copy.brackets.cover(within) => {
+                let column = ColumnArgument::dense(bracket_copy.values.address(), bracket_copy.len);
+                (vec![column], bracket_copy.brackets == *within)
             }
-            _ => (self.columns(), false),
+            _ => (self.arguments(), false),
         }
     }
 
-    /// Keys inside each of `brackets`, where the last count tells.
+    /// Number of keys inside each bracket, if the last count says it.
     fn known_sizes(&self, brackets: &Brackets) -> Result<Option<Vec<u64>>> {
         let Some((cells, counts)) = &self.counted else {
             return Ok(None);
         };
         let mut sizes = Vec::with_capacity(brackets.as_slice().len());
         for bracket in brackets.as_slice() {
-            // Beyond all cells there may be keys.
+            // Keys outside of all cells were not counted.
             let (Some(first), Some(last)) = (cells.cell(bracket.first), cells.cell(bracket.last)) else {
                 return Ok(None);
             };
@@ -61,7 +61,7 @@ impl CudaShard {
         Ok(Some(sizes))
     }
 
-    /// The lists of cells that hold whole brackets.
+    /// A map from cells to lists, one for each bracket. Brackets consist of whole cells.
     fn map_of(cells: &Cells, brackets: &Brackets) -> Result<Vec<u16>> {
         let mut map = vec![NO_LIST; cells.len()];
         for (list, bracket) in brackets.as_slice().iter().enumerate() {
@@ -71,7 +71,7 @@ impl CudaShard {
         Ok(map)
     }
 
-    /// Sets the keys inside `within` apart, where they are few and there is memory; perhaps more than those.
+    /// Copies the keys inside `within` to a buffer of their own, if they are few and there is memory. Some other keys may be copied, too.
     fn reduce(&mut self, within: &Brackets, stop: &Stop) -> Result<()> {
         if within.is_all(self.width()) || self.covers(within) {
             return Ok(());
@@ -98,7 +98,7 @@ impl CudaShard {
             return Ok(());
         }
         stop.check()?;
-        // One list of all: their order does not matter.
+        // One list for all keys, because their order does not matter.
         let map: Vec<u16> = map
             .into_iter()
             .map(|list| if list == NO_LIST { NO_LIST } else { 0 })
@@ -106,7 +106,7 @@ impl CudaShard {
         let words = Some(self.word_bytes());
         let collected = passes.collect(&columns, &cells, (&map, &[total]), None, words);
         if let Some(values) = granted(collected)? {
-            self.reduced = Some(Reduced {
+            self.bracket_copy = Some(BracketCopy {
                 brackets: within.clone(),
                 values,
                 len: total,
@@ -117,30 +117,31 @@ impl CudaShard {
     }
 
     fn covers(&self, within: &Brackets) -> bool {
-        self.reduced
+        self.bracket_copy
             .as_ref()
-            .is_some_and(|reduced| reduced.brackets.cover(within))
+            .is_some_and(|bracket_copy| bracket_copy.brackets.cover(within))
     }
 
-    /// Sets exactly the keys inside `within` apart, in their order; how many. `None`: there is no memory for them.
+    /// Copies exactly the keys inside `within` to a buffer of their own, in the order of the shard, and returns their number. `None` if
+    /// there is no memory for them.
     fn in_order(&mut self, within: &Brackets) -> Result<Option<u64>> {
-        if let Some(reduced) = &self.reduced
-            && reduced.in_order
-            && reduced.brackets == *within
+        if let Some(bracket_copy) = &self.bracket_copy
+            && bracket_copy.in_order
+            && bracket_copy.brackets == *within
         {
-            return Ok(Some(reduced.len));
+            return Ok(Some(bracket_copy.len));
         }
         let passes = self.passes_over(false)?;
         let (cells, map) = cells_of(within.as_slice(), self.width())?;
-        let columns = match &self.reduced {
-            Some(reduced) if reduced.in_order => self.source(within).0,
-            _ => self.columns(),
+        let columns = match &self.bracket_copy {
+            Some(bracket_copy) if bracket_copy.in_order => self.source(within).0,
+            _ => self.arguments(),
         };
         let compacted = passes.compact(&columns, &cells, &map, self.word_bytes(), u64::MAX);
         let Some(Some((values, len))) = granted(compacted)? else {
             return Ok(None);
         };
-        self.reduced = Some(Reduced {
+        self.bracket_copy = Some(BracketCopy {
             brackets: within.clone(),
             values,
             len,
@@ -149,7 +150,7 @@ impl CudaShard {
         Ok(Some(len))
     }
 
-    /// The keys that can have a cell.
+    /// The range of the keys inside `within` that can have a cell.
     fn domain(&self, cells: &Cells, within: &Brackets) -> Result<Brackets> {
         match cells {
             Cells::Linear(linear) if within.is_all(self.width()) => {
@@ -161,9 +162,9 @@ impl CudaShard {
                         _ => domain.push(piece),
                     }
                 }
-                // The whole range of the data, as in DIBMS's first phase.
+                // One piece is the whole range of the data, as in the first phase of DIBMS.
                 match domain.len() {
-                    1 if self.reduced.is_none() => Ok(within.clone()),
+                    1 if self.bracket_copy.is_none() => Ok(within.clone()),
                     _ => Brackets::try_new(domain),
                 }
             }
@@ -183,11 +184,12 @@ impl CudaShard {
         stop.check()?;
         let all = domain.is_all(self.width());
         let passes = self.passes_over(false)?;
-        let (columns, exact) = match all {
-            true => (self.columns(), true),
-            false => self.source(&domain),
+        let (columns, exact) = if all {
+            (self.arguments(), true)
+        } else {
+            self.source(&domain)
         };
-        // Outside of all pieces there is no cell anyway.
+        // A key outside of all pieces has no cell, so that brackets need not be looked up.
         let by_cells = matches!(cells, Cells::Linear(_)) && within.is_all(self.width());
         let inside = (!exact && !by_cells).then_some(&domain);
         let counts = passes.count(&columns, cells, inside)?;
@@ -211,32 +213,32 @@ impl CudaShard {
     }
 
     pub(super) fn extract(&mut self, brackets: &Brackets, stop: &Stop) -> Result<Reply> {
-        let wanted = brackets.as_slice();
-        if wanted.is_empty() {
+        let slice = brackets.as_slice();
+        if slice.is_empty() {
             return Ok(Reply::Extracted(Vec::new()));
         }
         let passes = self.passes_over(false)?;
-        let reduced = self.covers(brackets);
-        let known = match reduced {
-            true => None,
-            false => self.known_sizes(brackets)?,
+        let known = if self.covers(brackets) {
+            None
+        } else {
+            self.known_sizes(brackets)?
         };
         if let (Some(sizes), Some((cells, _))) = (known, &self.counted) {
             let map = Self::map_of(cells, brackets)?;
             let cells = cells.clone();
-            let lists = self.lists(&passes, &self.columns(), &cells, (&map, &sizes), None)?;
+            let lists = self.lists(&passes, &self.arguments(), &cells, (&map, &sizes), None)?;
             return Ok(Reply::Extracted(lists));
         }
         let (columns, _) = self.source(brackets);
-        let (cells, map) = cells_of(wanted, self.width())?;
+        let (cells, map) = cells_of(slice, self.width())?;
         let counts = passes.count(&columns, &cells, None)?;
-        let sizes = sums(&counts, &map, wanted.len());
+        let sizes = sums(&counts, &map, slice.len());
         stop.check()?;
         let lists = self.lists(&passes, &columns, &cells, (&map, &sizes), None)?;
         Ok(Reply::Extracted(lists))
     }
 
-    /// The keys of some cells, a list for each; no lists where there is no memory for them.
+    /// The keys of some cells in lists, as `map` and `sizes` say. No lists if there is no memory for them.
     fn lists(
         &self,
         passes: &Passes,
@@ -250,7 +252,7 @@ impl CudaShard {
             return Ok(sizes.iter().map(|_| KeyVec::new(width)).collect());
         }
         let bytes = total as usize * width.bytes();
-        // Twice: as bytes, then as keys.
+        // Twice the bytes, because the keys exist as bytes and as keys for a moment.
         if self.reservation.try_resize(2 * bytes).is_err() {
             return Ok(Vec::new());
         }
@@ -282,11 +284,11 @@ impl CudaShard {
             extremes: None,
         };
         let (own, columns) = if within.is_all(self.width()) {
-            (self.len, self.columns())
+            (self.len, self.arguments())
         } else {
             match self.in_order(within)? {
                 Some(own) => (own, self.source(within).0),
-                // Whoever gets no sample counts instead.
+                // A coordinator that gets no sample asks for a count.
                 None => return Ok(empty),
             }
         };
@@ -295,9 +297,10 @@ impl CudaShard {
         }
         stop.check()?;
         let passes = self.passes_over(false)?;
-        let extremes = match extremes {
-            true => Some(passes.extremes(&columns)?),
-            false => None,
+        let extremes = if extremes {
+            Some(passes.extremes(&columns)?)
+        } else {
+            None
         };
         let count = share(own).min(own);
         self.reservation
@@ -316,8 +319,8 @@ impl CudaShard {
         if most >= LEAST_SHARE
             && let Some((ends, intervals)) = intervals::<K>(self, width, most, true, stop)?
         {
-            // What was set apart for counts of a few ranges serves none of the rounds to come.
-            self.reduced = None;
+            // The copy for the counts of a few intervals is of no use in later rounds.
+            self.bracket_copy = None;
             let summary = AnySummary::from_intervals(width, eps, ends, &intervals)?;
             return Ok(Reply::Sketch(Some(summary)));
         }
@@ -328,7 +331,7 @@ impl CudaShard {
         }
         let mut sketch = AnySketch::new(width, eps, Variant::Modified);
         let passes = self.passes_over(false)?;
-        for column in self.columns() {
+        for column in self.arguments() {
             let mut from = 0;
             while from < column.row_count() {
                 stop.check()?;
@@ -342,7 +345,7 @@ impl CudaShard {
     }
 }
 
-/// Keys in each list.
+/// Number of keys in each of `lists` lists, from the counts of cells.
 fn sums(counts: &[u64], map: &[u16], lists: usize) -> Vec<u64> {
     let mut sizes = vec![0; lists];
     for (count, list) in counts.iter().zip(map) {

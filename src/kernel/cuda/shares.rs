@@ -1,53 +1,57 @@
-//! How the best rows of groups are found, and what each warp's share of them is.
+//! The choice of a method for the best rows of groups, and the division of records among warps.
 
 use super::sort::RecordShape;
 
-/// Least records of a warp's share.
+/// Least number of records of a warp's share.
 const SHORTEST: u64 = 4096;
-/// Shares for each multiprocessor, if they do not become shorter than that.
+/// Shares for each multiprocessor, unless they would be too short.
 const SHARES: u64 = 64;
-/// `LAST` of `Chunk::out`.
+/// Bit of [`Chunk::out`] that marks a list of the answer: `LAST` of `kernels/group_top.cu`.
 const LAST: u64 = 1 << 63;
-/// The kernels that select, each with the most rows that its queue holds, and picoseconds a record of 64 and of 128 bits on an
-/// H200, of 2^27 in 8 to 16 384 groups (`benches/results/2026-11-22-cuda.md`, *Best rows of groups*).
+/// The kernels that select: most rows of the queue, name, and the times for a record of 64 and of 128 bits in picoseconds, on an H200
+/// with 2^27 records in 8 to 16 384 groups (`benches/results/2026-11-22-cuda.md`, *Best rows of groups*).
 pub(super) const QUEUES: [(u64, &str, [u64; 2]); 4] = [
     (32, "gt_select_32", [6, 10]),
     (128, "gt_select_128", [8, 17]),
     (256, "gt_select_256", [12, 32]),
     (1024, "gt_select_1024", [33, 145]),
 ];
-/// Picoseconds of a digit of the sort, for each record of 64 and of 128 bits.
+/// Times of one digit of the sort for a record of 64 and of 128 bits, in picoseconds.
 const DIGIT: [u64; 2] = [10, 15];
 
 /// How the best rows of groups are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopMethod {
-    /// All rows are put in order.
+    /// All rows are sorted.
     Sort,
-    /// Rows are put in order of their groups; warps select among those of each.
+    /// Rows are sorted by group, and warps select among the rows of each group.
     Warps,
-    /// Rows of groups lie together already: few are found in one read of the keys, and put in order.
+    /// Rows of groups lie together already: one read of the keys finds few rows, which are sorted.
     Runs,
-    /// The same, where a block looks through each run, whatever is faster.
+    /// As `Runs`, where a block reads each run, even if warps would be faster.
     RunsByBlocks,
-    /// The same by warps.
+    /// As `Runs`, where a warp reads each run, even if blocks would be faster.
     RunsByWarps,
 }
 
 /// `struct Chunk` of `kernels/group_top.cu`: a warp's share of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
+    /// Index of its first record.
     pub(super) from: u64,
+    /// Index at which its list begins, and [`LAST`].
     pub(super) out: u64,
+    /// Number of its records.
     pub(super) length: u32,
+    /// Index of its group.
     pub(super) group: u32,
 }
 
 impl Chunk {
-    /// Of the kernels' structure.
+    /// Bytes of the kernels' structure.
     pub(super) const BYTES: usize = 24;
 
-    /// As kernels take it.
+    /// The structure as numbers of 64 bits.
     pub(super) fn words(self) -> [u64; 3] {
         [
             self.from,
@@ -57,37 +61,38 @@ impl Chunk {
     }
 }
 
-/// Whether warps can select so many records of this shape: an item has a bit above what follows the number of a group.
+/// Whether warps can select `k` records of this shape: a queue holds `k`, and an item has a bit above the key of a record.
 pub(super) fn is_for_warps(shape: RecordShape, k: u64) -> bool {
     let bytes = shape.bytes().unwrap_or(0);
     k <= QUEUES[QUEUES.len() - 1].0 && (shape.key_bits as usize) < 8 * bytes
 }
 
-/// How the `k` best of each of at most `groups` groups of `records` records are found: the less of two sums of measured times.
+/// The faster method, by measured times, for the `k` best of each of at most `groups` groups among `records` records.
 pub(super) fn method(records: u64, groups: u64, k: u64, shape: RecordShape) -> TopMethod {
     let Some((_, _, times)) = QUEUES.iter().find(|(most, ..)| k <= *most) else {
         return TopMethod::Sort;
     };
-    // Short groups leave most of a warp idle, and each a list of its own.
+    // With short groups most of a warp is idle, and there are many lists.
     if !is_for_warps(shape, k) || records / groups.max(1) < SHORTEST.max(8 * k) {
         return TopMethod::Sort;
     }
     let wide = usize::from(shape.bytes() == Some(16));
     let saved = shape.passes(0).saturating_sub(shape.passes(shape.key_bits)) as u64;
-    match saved * DIGIT[wide] > times[wide] {
-        true => TopMethod::Warps,
-        false => TopMethod::Sort,
+    if saved * DIGIT[wide] > times[wide] {
+        TopMethod::Warps
+    } else {
+        TopMethod::Sort
     }
 }
 
-/// Records of a warp's share.
+/// Number of records of a warp's share.
 pub(super) fn share(records: u64, k: u64, multiprocessors: u64) -> u64 {
     let even = records / (SHARES * multiprocessors.max(1));
     even.max(SHORTEST).max(8 * k).min(u64::from(u32::MAX))
 }
 
-/// The shares of all lists, each with its first record and length; of those that take several the next lists, which are at
-/// most an eighth as long, of the others nothing is left.
+/// Divides lists, one for each group and given by first record and length, into shares for one launch. Then `lists` are those for the
+/// next launch: a list that took several shares has become at most an eighth as long, and all others are empty.
 pub(super) fn shares(lists: &mut [(u64, u64)], offsets: &[u64], share: u64, k: u64) -> Vec<Chunk> {
     let (mut chunks, mut next) = (Vec::new(), 0);
     for (group, list) in lists.iter_mut().enumerate() {
@@ -134,7 +139,7 @@ mod tests {
         assert_eq!(method(1 << 28, 1000, 1025, shape(90, 10)), TopMethod::Sort);
         assert_eq!(method(1 << 28, 1 << 20, 10, shape(90, 20)), TopMethod::Sort);
         assert_eq!(method(1 << 28, 10, 1000, shape(8, 4)), TopMethod::Sort);
-        // No bit is left above.
+        // No bit above the key is left.
         assert_eq!(method(1 << 28, 1, 10, shape(128, 0)), TopMethod::Sort);
     }
 

@@ -1,8 +1,7 @@
-//! Records of 64 or 128 bits in order, and where groups begin among them: the launches of `kernels/sort.cu`.
+//! The sort of records of 64 or 128 bits, and the search for the first record of each group: the launches of `kernels/sort.cu`.
 //!
-//! A radix sort by digits of 8 bits from the lowest on (Knuth, volume 3, 5.2.5), over the bits that tell records apart. Its time
-//! depends on their number and width, and on nothing else: neither on how long groups are nor on what they hold. Cost: for
-//! each digit two reads and a write.
+//! It is a radix sort by digits of 8 bits, the lowest first (Knuth, volume 3, 5.2.5), over the bits that records use. Its time depends
+//! only on their number and width, not on the lengths of groups or on the keys. Cost: two reads and one write for each digit.
 
 use std::sync::Arc;
 
@@ -17,10 +16,13 @@ use super::timeline::Timeline;
 use super::workspace::Places;
 use crate::key::KeyBits;
 
+/// Threads of a block.
 const THREADS: u32 = 512;
 /// Threads of a block of `so_scan`.
 const SCAN_THREADS: u32 = 1024;
+/// Values of a digit.
 const DIGITS: usize = 256;
+/// Most bits of a digit.
 const DIGIT_BITS: u32 = 8;
 /// Blocks for each multiprocessor.
 const BLOCKS: u64 = 6;
@@ -46,49 +48,49 @@ kernel_argument! {
     }
 }
 
-/// Records in order, cut into groups: which groups there are, and where each begins.
+/// The groups of sorted records.
 #[derive(Debug, Clone, Default)]
 pub struct Segments {
-    /// The number of each group, ascending.
+    /// Codes of the groups, ascending.
     pub codes: Vec<u64>,
-    /// Its first record; as many as there are groups.
+    /// Index of the first record of each group, one for each code.
     pub starts: Vec<u64>,
-    /// Records of all groups.
+    /// Number of records of all groups together.
     pub records: u64,
 }
 
 impl Segments {
-    /// Records of the group at this index.
+    /// Number of records of the group at this index.
     pub fn length(&self, index: usize) -> u64 {
         let end = self.starts.get(index + 1).copied().unwrap_or(self.records);
         end - self.starts.get(index).copied().unwrap_or(end)
     }
 }
 
-/// Keys of some records, as they came from the device.
+/// Keys of some records, as they were copied from the device.
 #[derive(Debug, Default)]
 pub struct PickedKeys {
     records: Vec<u8>,
     /// Bytes of a record.
     width: usize,
-    /// Bits of the key.
+    /// The bits of a record that are the key.
     mask: KeyBits,
-    /// What keys count from.
+    /// The key that the keys in records count from.
     pub(super) least: KeyBits,
 }
 
 impl PickedKeys {
-    /// How many there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.records.len().checked_div(self.width).unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The key at `index`; `None`: there are fewer.
+    /// The key at `index`, or `None` beyond the last.
     pub fn get(&self, index: usize) -> Option<KeyBits> {
         let from = index.checked_mul(self.width)?;
         let record = self.records.get(from..from + self.width)?;
@@ -96,17 +98,17 @@ impl PickedKeys {
     }
 }
 
-/// How records are laid out.
+/// The widths of the two fields of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordShape {
-    /// Bits of the key, below the number of the group.
+    /// Bits of the key, which lies below the code of the group.
     pub(super) key_bits: u32,
-    /// Of the number of the group.
+    /// Bits of the code of the group.
     pub(super) code_bits: u32,
 }
 
 impl RecordShape {
-    /// Bytes of a record; `None`: they would not fit.
+    /// Bytes of a record, 8 or 16. `None` if the fields need more than 128 bits.
     pub(super) fn bytes(self) -> Option<usize> {
         match self.key_bits + self.code_bits {
             0..=64 => Some(8),
@@ -115,12 +117,12 @@ impl RecordShape {
         }
     }
 
-    /// Passes of a sort by all bits from `first` on.
+    /// Passes of a sort by all bits from bit `first` on.
     pub(super) fn passes(self, first: u32) -> usize {
         self.digits(first).len()
     }
 
-    /// Shift and width of the digits of all bits from `first` on, as many as it takes, of one width or nearly so.
+    /// Shift and width of each digit of a sort by all bits from bit `first` on. Widths differ by at most one bit.
     fn digits(self, first: u32) -> Vec<(u32, u32)> {
         let bits = self.key_bits + self.code_bits - first;
         let digits = bits.div_ceil(DIGIT_BITS);
@@ -131,15 +133,15 @@ impl RecordShape {
     }
 }
 
-/// Where a sort works: two buffers of records, and counters.
+/// Places of a sort in the workspace, in bytes: two buffers of records, and counters.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SortRoom {
+pub(super) struct SortMemory {
     pub(super) records: [usize; 2],
     counters: usize,
     totals: usize,
 }
 
-impl SortRoom {
+impl SortMemory {
     /// Room for `count` records of `bytes` bytes on `device`.
     pub(super) fn take(places: &mut Places, device: &Device, count: usize, bytes: usize) -> Self {
         let blocks = BLOCKS as usize * device.multiprocessors() as usize;
@@ -151,12 +153,12 @@ impl SortRoom {
     }
 }
 
-/// Records on their way to their order. Records and counters lie in the workspace, with the room that [`SortRoom`] took.
+/// A sort of records. Records and counters lie in the workspace, at the places that [`SortMemory`] took.
 pub(super) struct RecordSort<'a> {
     device: &'a Arc<Device>,
     kernels: Kernels,
     work: &'a DeviceBuffer,
-    room: SortRoom,
+    room: SortMemory,
     shape: RecordShape,
     record_bytes: usize,
     shared: usize,
@@ -165,10 +167,10 @@ pub(super) struct RecordSort<'a> {
 }
 
 impl<'a> RecordSort<'a> {
-    /// `count` records in the first buffer of `room`, which lies in `work`.
+    /// A sort of `count` records in the first buffer of `room`, which lies in the workspace `work`.
     pub(super) fn try_new(
         work: &'a DeviceBuffer,
-        room: SortRoom,
+        room: SortMemory,
         shape: RecordShape,
         count: u64,
         limit: Option<u64>,
@@ -178,7 +180,7 @@ impl<'a> RecordSort<'a> {
         };
         let program = Program::of(KernelFile::Sort, ColumnFormat::unsigned(record_bytes));
         let kernels = Kernels::load(device, &program, [0, record_bytes, 0, 0])?;
-        // Records of a tile, and the bytes of shared memory that one takes.
+        // The records of a tile, and the bytes of shared memory for it.
         let (tile, shared) = (kernels.size(2), kernels.size(3));
         let tiles = count.div_ceil(tile as u64);
         let blocks = tiles.clamp(1, BLOCKS * u64::from(device.multiprocessors()));
@@ -216,7 +218,7 @@ impl<'a> RecordSort<'a> {
         timeline.launch(&self.kernels.launch(name, grid, shared)?, &self.argument)
     }
 
-    /// Puts all records in the order of their bits from `first` on; where those are equal they stay as they were.
+    /// Sorts all records by their bits from bit `first` on. The sort is stable.
     pub(super) fn sort(&mut self, first: u32, timeline: &mut Timeline<'_>) -> Result<()> {
         if self.argument.count == 0 {
             return Ok(());
@@ -232,17 +234,18 @@ impl<'a> RecordSort<'a> {
         Ok(())
     }
 
-    /// Address of the records.
+    /// Address of the records on the device.
     pub(super) fn records(&self) -> u64 {
         self.argument.from
     }
 
-    /// Address of as much room again.
+    /// Address of the other buffer, which is free and has room for as many records.
     pub(super) fn room(&self) -> u64 {
         self.argument.to
     }
 
-    /// The groups of ordered records, and where they begin, on the device too. Waits for the device twice.
+    /// The groups of sorted records, and a buffer on the device with the index of the first record of each group. Waits for the device
+    /// twice.
     pub(super) fn segments(
         &mut self,
         timeline: &mut Timeline<'_>,
@@ -272,7 +275,7 @@ impl<'a> RecordSort<'a> {
         Ok((segments, found))
     }
 
-    /// The keys of the records at `places`, counted from 0. Waits for the device.
+    /// The keys of the records at these places, which count from 0. Waits for the device.
     pub(super) fn pick(
         &mut self,
         places: &[u64],
@@ -295,11 +298,11 @@ impl<'a> RecordSort<'a> {
         if places.iter().any(|place| *place >= self.argument.count) {
             return internal_err!("a record beyond {} on the device", self.argument.count);
         }
-        let wanted = DeviceBuffer::sent(self.device, places, self.limit, report)?;
+        let sent = DeviceBuffer::from_numbers(self.device, places, self.limit, report)?;
         let picked = self
             .device
             .allocate(places.len() * self.record_bytes, self.limit)?;
-        self.argument.places = wanted.address();
+        self.argument.places = sent.address();
         self.argument.picked = picked.address();
         self.argument.picks = places.len() as u64;
         let blocks = places.len().div_ceil(THREADS as usize) as u32;

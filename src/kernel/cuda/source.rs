@@ -1,12 +1,13 @@
-//! The kernels as text, and what one compilation of them is for.
+//! The sources of the kernels as text, and the description of one compilation.
 //!
-//! Sources live in `kernels/` and are embedded; their quoted includes are pasted in, so that NVRTC needs no header at
-//! all. One compilation serves one kind of column, named by macros (see `kernels/common.cuh`).
+//! The sources lie in `kernels/` and are embedded in the binary. Their quoted includes are pasted in, so that NVRTC needs no header
+//! files. One compilation serves one kind of column, which macros describe (see `kernels/common.cuh`).
 
 use datafusion::arrow::datatypes::DataType;
 
 use crate::key::Encoding;
 
+/// Names and texts of the files that others include.
 const INCLUDES: [(&str, &str); 10] = [
     ("common.cuh", include_str!("../../../kernels/common.cuh")),
     (
@@ -47,28 +48,28 @@ const INCLUDES: [(&str, &str); 10] = [
     ),
 ];
 
-/// A file of kernels.
+/// A file of kernels, compiled on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KernelFile {
-    /// Many exact ranks in one read: the sample and the read.
+    /// Exact ranks of a column: the kernels of the sample and of the read.
     SampleSelect,
-    /// The same: the keys of the ranks.
+    /// Exact ranks of a column: the kernels that find the keys of the ranks.
     SampleFinish,
-    /// The rounds of the coordinator: count, extract, sample.
+    /// The requests of a coordinator: count, extract, sample.
     Bucket,
     /// The k greatest keys with their rows.
     TopK,
-    /// The k greatest keys of each of many rows.
+    /// The rows with the k greatest keys of each run of rows.
     WarpSelect,
-    /// Rows where a comparison holds.
+    /// Bitmaps of the rows where a comparison is true.
     Filter,
-    /// Values of some rows.
+    /// The values of some rows.
     Gather,
-    /// Rows of groups as records.
+    /// Records of group and key.
     Group,
     /// The best rows of groups.
     GroupTop,
-    /// Records in order.
+    /// The sort of records.
     Sort,
     /// The rows of a matrix that are nearest to a point.
     Nearest,
@@ -90,7 +91,7 @@ impl KernelFile {
         KernelFile::Nearest,
     ];
 
-    /// Name of the file, which NVRTC shows in its messages.
+    /// Name of the file in `kernels/`, which NVRTC shows in its messages.
     pub fn name(self) -> &'static str {
         match self {
             KernelFile::SampleSelect => "sample_select.cu",
@@ -107,7 +108,7 @@ impl KernelFile {
         }
     }
 
-    /// The constant of four numbers, mostly sizes of structures, that the host compares with its own.
+    /// Name of the constant of four numbers, mostly sizes of structures in bytes, that the host compares with its own.
     pub(super) fn sizes(self) -> &'static str {
         match self {
             KernelFile::SampleSelect | KernelFile::SampleFinish => "ss_sizes",
@@ -123,7 +124,7 @@ impl KernelFile {
         }
     }
 
-    /// The whole source, includes pasted in.
+    /// The whole source, with includes pasted in.
     pub fn source(self) -> String {
         pasted(match self {
             KernelFile::SampleSelect => include_str!("../../../kernels/sample_select.cu"),
@@ -141,7 +142,7 @@ impl KernelFile {
     }
 }
 
-/// Each `#include "name"` replaced by that file, once in a source, as `#pragma once` has it.
+/// The source with each `#include "name"` replaced by that file. A file is pasted once, as `#pragma once` says.
 fn pasted(source: &str) -> String {
     fn paste(source: &str, text: &mut String, seen: &mut Vec<&'static str>) {
         for line in source.lines() {
@@ -168,7 +169,7 @@ fn pasted(source: &str) -> String {
     text
 }
 
-/// How values lie in device memory, and what order their keys have.
+/// How values lie in device memory, and how they become keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ColumnFormat {
     /// Bits of a value in its buffer: 8, 16, 32, 64 or 128.
@@ -178,7 +179,7 @@ pub struct ColumnFormat {
 }
 
 impl ColumnFormat {
-    /// All kinds that keys of columns have.
+    /// All formats of columns whose order is that of SQL.
     pub const ALL: [ColumnFormat; 15] = [
         ColumnFormat::new(8, 0),
         ColumnFormat::new(8, 1),
@@ -197,7 +198,7 @@ impl ColumnFormat {
         ColumnFormat::new(128, 1),
     ];
 
-    /// Those of floats among which ties are broken: from `-inf` on, NaNs last and apart by their bits.
+    /// The formats of floats whose values break ties: the order starts at `-inf`, and NaNs come last, ordered by their bits.
     pub const TURNED: [ColumnFormat; 3] = [
         ColumnFormat::new(16, 4),
         ColumnFormat::new(32, 4),
@@ -211,7 +212,7 @@ impl ColumnFormat {
         }
     }
 
-    /// Values of `bytes` bytes each, ranked by `encoding`.
+    /// Values of `bytes` bytes each, which `encoding` turns into keys.
     pub(crate) fn stored(bytes: usize, encoding: Encoding) -> Self {
         let encoding = match encoding {
             Encoding::Unsigned(_) => 0,
@@ -227,7 +228,7 @@ impl ColumnFormat {
         Self::new(8 * bytes as u32, 0)
     }
 
-    /// The same values as they are ordered where keys tie: floats as in [`Self::TURNED`].
+    /// The format of the same values where they break ties: floats as in [`Self::TURNED`].
     pub(crate) fn turned(self) -> Self {
         match self.encoding {
             2 | 3 => Self::new(self.storage_bits, 4),
@@ -256,7 +257,7 @@ impl ColumnFormat {
     }
 }
 
-/// Bytes of a value in device memory; `None`: the type has no fixed-width key. Booleans take a byte.
+/// Bytes of a value in device memory; a Boolean takes one. `None` if the type has no key of fixed width.
 pub(crate) fn storage_bytes(data_type: &DataType) -> Option<usize> {
     match data_type {
         DataType::Boolean => Some(1),
@@ -264,42 +265,42 @@ pub(crate) fn storage_bytes(data_type: &DataType) -> Option<usize> {
     }
 }
 
-/// One compilation.
+/// One compilation of a file of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// The kernels.
+    /// The file.
     pub file: KernelFile,
-    /// What they read.
-    pub words: ColumnFormat,
-    /// Whether rows can be missing: NULLs, or a filter.
+    /// The values that the kernels read.
+    pub format: ColumnFormat,
+    /// Whether rows can be missing, as NULLs or by a filter.
     pub masked: bool,
-    /// Vectors of 16 bytes that a thread holds at once.
+    /// Vectors of 16 bytes that a thread holds at once. For some files the choice of a kernel: see `kernels/README.md`.
     pub batch: u32,
     /// Whether keys are complemented, so that the least values rank highest.
     pub descending: bool,
 }
 
 impl Program {
-    /// For values of `words` in rows of which none is missing, a vector at a time, the greatest first.
-    pub(super) fn of(file: KernelFile, words: ColumnFormat) -> Self {
+    /// A compilation for values of `format` of which none is missing, with one vector at a time, where the greatest key ranks highest.
+    pub(super) fn of(file: KernelFile, format: ColumnFormat) -> Self {
         Self {
             file,
-            words,
+            format,
             masked: false,
             batch: 1,
             descending: false,
         }
     }
 
-    /// NVRTC's options, but for the architecture. No contraction of products and sums: buckets must come out as they do on
-    /// the processor.
+    /// The options for NVRTC, except the architecture. Products and sums are not contracted (`-fmad=false`), so that results are those of
+    /// the CPU.
     pub fn options(&self) -> Vec<String> {
         vec![
             "-std=c++17".to_owned(),
             "-fmad=false".to_owned(),
             "-device-int128".to_owned(),
-            format!("-DSTORAGE_BITS={}", self.words.storage_bits),
-            format!("-DENCODING={}", self.words.encoding),
+            format!("-DSTORAGE_BITS={}", self.format.storage_bits),
+            format!("-DENCODING={}", self.format.encoding),
             format!("-DMASKED={}", u32::from(self.masked)),
             format!("-DBATCH={}", self.batch),
             format!("-DDESCENDING={}", u32::from(self.descending)),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_with_a_key_has_words() {
+    fn every_type_with_a_key_has_a_format() {
         use datafusion::arrow::datatypes::TimeUnit;
         for data_type in [
             DataType::Boolean,
@@ -341,8 +342,8 @@ mod tests {
         ] {
             let encoding = Encoding::of(&data_type).unwrap();
             for encoding in [encoding, encoding.total_order()] {
-                let words = ColumnFormat::stored(storage_bytes(&data_type).unwrap(), encoding);
-                assert!(ColumnFormat::ALL.contains(&words), "{data_type}");
+                let format = ColumnFormat::stored(storage_bytes(&data_type).unwrap(), encoding);
+                assert!(ColumnFormat::ALL.contains(&format), "{data_type}");
             }
         }
         assert!(storage_bytes(&DataType::Utf8).is_none());

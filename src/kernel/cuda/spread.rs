@@ -1,32 +1,32 @@
 //! Exact ranks of a column that lies on several devices, each with some of its rows: the launches that
 //! `kernels/sample_devices.cuh` describes; the last three kernels are those of `kernels/sample_lists.cuh`.
 //!
-//! Each device runs the kernels of one device over its own rows. Five times it needs what all devices know: a small sample, which gives
-//! cells, a large one, which gives brackets, the counts of the one read, which say where the ranks lie, and then, as lists stay
-//! where they are, the counts of a list's parts and the keys of one part. It reads that in the memory of the others, once events
-//! say that it is there; the host waits at the end alone. All devices decide the same, as they do it from the same numbers.
+//! Each device runs the kernels of one device over its own rows. At five points it needs numbers of all devices: a small sample, which
+//! gives cells; a large sample, which gives brackets; the counts of the one read, which say where the ranks lie; the counts of the
+//! parts of each list, as lists stay where they are; and the keys of one part. It reads them in the memory of the other devices once
+//! events say that they are there. The host waits only at the end. All devices decide alike, because they decide from the same numbers.
 //!
-//! What it costs beside the read of the largest share: the kernels that do not shrink with it, and 10 microseconds for each of the
-//! five. Two H200s take 0.4 to 0.6 of the time of one for 101 ranks of 2^30 values, and 0.55 to 0.65 for one rank
-//! (`benches/results/2026-11-22-cuda-shards.md`). Ranks that it leaves open, where a sample misled and no room was left, are for
-//! rounds over the same devices, as are devices that cannot read each other's memory.
+//! Cost beside the read of the largest share: the kernels whose time does not depend on the share, and 10 microseconds for each of the
+//! five points. Two H200s take 0.4 to 0.6 of the time of one for 101 ranks of 2^30 values, and 0.55 to 0.65 for one rank
+//! (`benches/results/2026-11-22-cuda-lanes.md`). Rounds over the same devices find the ranks that stay open because a sample
+//! misled and no memory was left, and all ranks where devices cannot read each other's memory.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use cudarc::driver::CudaEvent;
 use datafusion::common::Result;
 
 use super::report::Report;
 use super::select::{
-    Layout, MOST_DEVICES, OUTSIDE, Outcome, PARTS_BYTES, Prepared, QueryArgument, STRIPES, Selection,
-    check_ranks, sample_size,
+    Layout, MOST_DEVICES, OUTSIDE, Outcome, PARTS_BYTES, PreparedSelection, QueryArgument, STRIPES,
+    Selection, check_ranks, sample_size,
 };
 use super::timeline::Timeline;
-use super::workspace::Workspace;
+use super::workspace::{Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
-/// Kernels of each device; before each step but the first it waits for the others to have done the step before.
+/// Kernels of each device, by steps. Before each step but the first a device waits until the other devices have done the step before.
 const STEPS: [&[&str]; 6] = [
     &["ss_draw"],
     &["ss_plan", "ss_sample"],
@@ -36,22 +36,22 @@ const STEPS: [&[&str]; 6] = [
     &["ss_finish"],
 ];
 
-/// A question to a column whose rows lie on several devices.
+/// A request for ranks of a column whose rows lie on several devices.
 #[derive(Debug, Clone)]
 pub struct SpreadSelection<'a> {
-    /// A share on each device.
+    /// The share of the rows on each device.
     pub shares: Vec<Selection<'a>>,
 }
 
 impl SpreadSelection<'_> {
-    /// Values that are ranked.
+    /// Number of values that are ranked.
     pub fn population(&self) -> u64 {
         self.shares.iter().map(Selection::population).sum()
     }
 
-    /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]; `None`: they are not found so, because
-    /// samples misled, because the devices are not alike or cannot read each other's memory, or because two shares are on one. What
-    /// it cost is added to `report`.
+    /// The keys of `ranks`, which count from 1 and are ascending, distinct and at most [`Self::population`]. `None` if they cannot be
+    /// found in this way: samples misled, the devices are not alike or cannot read each other's memory, or two shares are on one
+    /// device. The cost is added to `report`.
     ///
     /// # Errors
     /// `ResourcesExhausted` where a device's memory, or the limit on it, is too small; an execution error if a device fails; an
@@ -64,9 +64,9 @@ impl SpreadSelection<'_> {
             return Ok(Some(keys));
         }
         may_fail!("cuda_select");
-        let prepared = self.shares.iter().map(Prepared::try_new);
+        let prepared = self.shares.iter().map(PreparedSelection::try_new);
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
-        let Some(devices) = Together::of(&prepared, population) else {
+        let Some(devices) = DeviceTeam::of(&prepared, population) else {
             return Ok(None);
         };
         for some in ranks.chunks(prepared[0].shape.ranks) {
@@ -85,34 +85,34 @@ impl SpreadSelection<'_> {
 }
 
 /// Devices that select together.
-struct Together<'a> {
-    shares: &'a [Prepared<'a>],
-    /// Indices of shares in the order in which their workspaces are taken, the same for all queries.
+struct DeviceTeam<'a> {
+    shares: &'a [PreparedSelection<'a>],
+    /// Indices of the shares in the order in which their workspaces are locked. All queries lock in the same order.
     order: Vec<usize>,
     population: u64,
 }
 
-/// A device with the memory that it works in.
-struct Room<'a, 'b> {
-    share: &'a Prepared<'a>,
+/// A share of the rows, with the memory that its device works in.
+struct ShareMemory<'a, 'b> {
+    share: &'a PreparedSelection<'a>,
     layout: Layout,
     workspace: &'b mut Workspace,
 }
 
-/// One device at work.
+/// A device at work.
 struct Worker<'a, 'b> {
-    room: Room<'a, 'b>,
+    memory: ShareMemory<'a, 'b>,
     query: QueryArgument,
     timeline: Timeline<'a>,
 }
 
-impl<'a> Together<'a> {
-    /// Of so many values in all; `None`: they cannot.
-    fn of(shares: &'a [Prepared<'a>], population: u64) -> Option<Self> {
+impl<'a> DeviceTeam<'a> {
+    /// The devices of the shares, which have `population` values together. `None` if they cannot select together.
+    fn of(shares: &'a [PreparedSelection<'a>], population: u64) -> Option<Self> {
         let first = shares.first()?;
-        let is_like = |other: &Prepared<'_>| {
+        let is_like = |other: &PreparedSelection<'_>| {
             other.shape == first.shape
-                && other.selection.words == first.selection.words
+                && other.selection.format == first.selection.format
                 && other.device.architecture() == first.device.architecture()
         };
         let address = |index: &usize| Arc::as_ptr(shares[*index].device);
@@ -122,7 +122,8 @@ impl<'a> Together<'a> {
             .windows(2)
             .all(|pair| address(&pair[0]) != address(&pair[1]));
         let are_some = (2..=MOST_DEVICES).contains(&shares.len());
-        let reads_all = |reader: &Prepared<'_>| shares.iter().all(|other| reader.device.reads(other.device));
+        let reads_all =
+            |reader: &PreparedSelection<'_>| shares.iter().all(|other| reader.device.reads(other.device));
         let can = are_some && are_apart && shares.iter().all(is_like) && shares.iter().all(reads_all);
         can.then_some(Self {
             shares,
@@ -131,7 +132,7 @@ impl<'a> Together<'a> {
         })
     }
 
-    /// One sequence of launches; appends the keys where all were found.
+    /// Runs one sequence of launches, and appends the keys if all were found.
     fn read(
         &self,
         ranks: &[u64],
@@ -139,47 +140,47 @@ impl<'a> Together<'a> {
         keys: &mut Vec<KeyBits>,
         report: &mut Report,
     ) -> Result<Outcome> {
-        let mut held: Vec<Option<MutexGuard<'_, Option<Workspace>>>> = Vec::new();
-        held.resize_with(self.shares.len(), || None);
+        let mut leases = Vec::new();
+        leases.resize_with(self.shares.len(), || None);
         for index in &self.order {
-            held[*index] = Some(self.shares[*index].device.workspace());
+            leases[*index] = Some(WorkspaceLease::lock(self.shares[*index].device));
         }
-        let mut rooms = Vec::new();
-        for (share, held) in self.shares.iter().zip(held.iter_mut().flatten()) {
-            let (layout, workspace) = share.make_room(held, ranks.len(), true)?;
-            rooms.push(Room {
+        let mut memories = Vec::new();
+        for (share, lease) in self.shares.iter().zip(leases.iter_mut().flatten()) {
+            let (layout, workspace) = share.make_room(lease, ranks.len(), true)?;
+            memories.push(ShareMemory {
                 share,
                 layout,
                 workspace,
             });
         }
-        let queries = self.queries(ranks.len(), counts_all, &rooms)?;
+        let queries = self.queries(ranks.len(), counts_all, &memories)?;
         let mut workers = Vec::new();
-        let asked = enqueue(ranks, rooms, queries, &mut workers);
-        // Whatever happened: devices that work use memory that is free afterwards.
+        let asked = enqueue(ranks, memories, queries, &mut workers);
+        // Also after an error: devices that still work use memory that is freed when this function returns.
         let waited = self.shares.iter();
         let waited = waited.map(|share| share.device.synchronize("selecting on several devices"));
         let waited: Vec<_> = waited.collect();
         asked.and(waited.into_iter().collect::<Result<()>>())?;
         let outcome = self.outcome(&workers)?;
         self.record(&workers, ranks.len(), &outcome, report)?;
-        if let Some(Worker { room, .. }) = workers.first()
+        if let Some(Worker { memory, .. }) = workers.first()
             && outcome.flags & OUTSIDE == 0
             && outcome.open == 0
         {
-            let at = room.layout.common_answers_at();
-            room.share.take_keys(room.workspace, at, ranks.len(), keys)?;
+            let at = memory.layout.common_answers_at();
+            memory.share.take_keys(memory.workspace, at, ranks.len(), keys)?;
         }
         Ok(outcome)
     }
 
-    /// How it went on all devices: each counts those open ranks that it was to find, and those that all know of.
+    /// The outcome on all devices. Each counts the open ranks that it was to find, and those that all devices know to be open.
     fn outcome(&self, workers: &[Worker<'_, '_>]) -> Result<Outcome> {
         let mut all = Outcome::default();
-        for Worker { room, .. } in workers {
-            let own = room
+        for Worker { memory, .. } in workers {
+            let own = memory
                 .share
-                .outcome(&room.layout, room.workspace, self.population)?;
+                .outcome(&memory.layout, memory.workspace, self.population)?;
             all = Outcome {
                 flags: all.flags | own.flags,
                 open: all.open + own.open,
@@ -189,48 +190,54 @@ impl<'a> Together<'a> {
         Ok(all)
     }
 
-    /// What each device is told: of its share, and of all.
-    fn queries(&self, ranks: usize, counts_all: bool, rooms: &[Room<'_, '_>]) -> Result<Vec<QueryArgument>> {
-        let rows = |room: &Room<'_, '_>| room.share.selection.column.rows();
-        let all: u64 = rooms.iter().map(rows).sum();
-        let largest = rooms.iter().map(rows).max().unwrap_or(0).max(1);
-        // Each row is as likely to be drawn, and the largest share gives as many as if it were alone.
+    /// The query for each device: about its own share, and about all.
+    fn queries(
+        &self,
+        ranks: usize,
+        counts_all: bool,
+        memories: &[ShareMemory<'_, '_>],
+    ) -> Result<Vec<QueryArgument>> {
+        let rows = |memory: &ShareMemory<'_, '_>| memory.share.selection.column.rows();
+        let all: u64 = memories.iter().map(rows).sum();
+        let largest = memories.iter().map(rows).max().unwrap_or(0).max(1);
+        // Each row is drawn with the same probability, and the largest share gives as many keys as if it were alone.
         let sample = u128::from(sample_size(largest, ranks));
         let share_of =
             |whole: u128, rows: u64, all: u64| (whole * u128::from(rows) / u128::from(all.max(1))) as u64;
-        // What may be copied of all keys, so that each device has room for its part.
-        let rooms_of_all = rooms.iter().map(|room| {
-            let own = u128::from(room.share.room(&room.layout));
-            share_of(own, all, rows(room))
+        // Keys that may be copied on all devices together, so that each has memory for its own.
+        let rooms_of_all = memories.iter().map(|memory| {
+            let own = u128::from(memory.share.room(&memory.layout));
+            share_of(own, all, rows(memory))
         });
         let copied = rooms_of_all.min().unwrap_or(0);
         let (mut controls, mut lists) = ([0; MOST_DEVICES], [0; MOST_DEVICES]);
-        for (room, (control, list)) in rooms.iter().zip(controls.iter_mut().zip(&mut lists)) {
-            let base = room.workspace.device.address();
+        for (memory, (control, list)) in memories.iter().zip(controls.iter_mut().zip(&mut lists)) {
+            let base = memory.workspace.device.address();
             (*control, *list) = (
-                base + room.layout.control as u64,
-                base + room.layout.listed as u64,
+                base + memory.layout.control as u64,
+                base + memory.layout.listed as u64,
             );
         }
-        let answers = match rooms.first() {
+        let answers = match memories.first() {
             Some(first) => first.workspace.host.address()? + first.layout.common_answers_at() as u64,
             None => 0,
         };
-        let queries = rooms.iter().enumerate().map(|(device, room)| {
-            let (share, base) = (room.share, room.workspace.device.address());
-            let mut own = share.query(ranks, counts_all, &room.layout, base);
+        let queries = memories.iter().enumerate().map(|(device, memory)| {
+            let (share, base) = (memory.share, memory.workspace.device.address());
+            let mut own = share.query(ranks, counts_all, &memory.layout, base);
             (own.kept, own.answers) = (self.population, answers);
-            own.sample_lines = share.sample_lines(share_of(sample, rows(room), largest));
+            own.sample_lines = share.sample_lines(share_of(sample, rows(memory), largest));
             own.room = copied;
             (own.controls, own.lists) = (controls, lists);
-            own.stripes = share_of(u128::from(STRIPES), rows(room), all) as u32;
-            (own.device, own.devices) = (device as u32, rooms.len() as u32);
+            own.stripes = share_of(u128::from(STRIPES), rows(memory), all) as u32;
+            (own.device, own.devices) = (device as u32, memories.len() as u32);
             own
         });
         Ok(queries.collect())
     }
 
-    /// What was read, and what devices read of each other but for the keys at the end, which are some dozens for each rank.
+    /// Adds to the report what was read in columns, and what devices read in the memory of others, except the keys at the end, which
+    /// are some dozens for each rank.
     fn record(
         &self,
         workers: &[Worker<'_, '_>],
@@ -253,7 +260,8 @@ impl<'a> Together<'a> {
         }
         report.device_time += slowest.device_time;
         report.kernel_times.append(&mut slowest.kernel_times);
-        // Of each other device: its part of the sample, counts of both samples and of all values, and of parts of lists.
+        // Of each other device: its keys of the small sample, its counts of both samples and of all values, and its counts of the
+        // parts of lists.
         let others = self.shares.len() - 1;
         let cells = outcome.cells as usize * 12 + ranks * PARTS_BYTES;
         let sample = STRIPES as usize * self.shares[0].key_bytes;
@@ -264,20 +272,21 @@ impl<'a> Together<'a> {
     }
 }
 
-/// Puts everything on the streams, for all devices in turn, so that none waits long for what the host has not asked yet.
+/// Puts all work on the streams, step by step for all devices in turn, so that no device waits long for work that the host has not
+/// enqueued yet.
 ///
-/// A query names the workspaces of all devices, which each of them may read and which are locked, and page-locked memory of the
-/// first with room for a key of each rank; the caller waits for all devices, whatever this returns.
+/// A query has addresses in the workspaces of all devices, which each device may read and which are locked, and in page-locked memory
+/// of the first device with room for a key of each rank. The caller waits for all devices, whatever this function returns.
 fn enqueue<'a, 'b>(
     ranks: &[u64],
-    rooms: Vec<Room<'a, 'b>>,
+    memories: Vec<ShareMemory<'a, 'b>>,
     queries: Vec<QueryArgument>,
     workers: &mut Vec<Worker<'a, 'b>>,
 ) -> Result<()> {
-    for (room, query) in rooms.into_iter().zip(queries) {
-        let timeline = room.share.begin(ranks, &room.layout, room.workspace)?;
+    for (memory, query) in memories.into_iter().zip(queries) {
+        let timeline = memory.share.begin(ranks, &memory.layout, memory.workspace)?;
         workers.push(Worker {
-            room,
+            memory,
             query,
             timeline,
         });
@@ -287,20 +296,20 @@ fn enqueue<'a, 'b>(
         for (device, worker) in workers.iter().enumerate() {
             let others = signals.iter().enumerate().filter(|(other, _)| *other != device);
             for (_, signal) in others {
-                worker.room.share.device.wait_for(signal)?;
+                worker.memory.share.device.wait_for(signal)?;
             }
         }
         for kernel in step {
             for worker in workers.iter_mut() {
-                let launch = worker.room.share.launch(kernel, ranks.len())?;
+                let launch = worker.memory.share.launch(kernel, ranks.len())?;
                 worker.timeline.launch(&launch, &worker.query)?;
             }
         }
-        let done = workers.iter().map(|worker| worker.room.share.device.signal());
+        let done = workers.iter().map(|worker| worker.memory.share.device.signal());
         signals = done.collect::<Result<_>>()?;
     }
-    for Worker { room, timeline, .. } in workers {
-        room.share.end(&room.layout, room.workspace, timeline)?;
+    for Worker { memory, timeline, .. } in workers {
+        memory.share.end(&memory.layout, memory.workspace, timeline)?;
     }
     Ok(())
 }

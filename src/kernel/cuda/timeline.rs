@@ -1,4 +1,4 @@
-//! Kernels on the stream of a device, one after the other, and how long they took.
+//! Kernels on the stream of a device, one after the other, with their times.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use super::device::Device;
 use super::launch::{KernelArgument, Launch};
 use super::report::Report;
 
-/// Events on the stream: before and after all of a sequence, or after each kernel too.
+/// Measures a sequence of kernels by events on the stream: one before and one after the sequence, and, if wanted, one after each kernel.
 pub(super) struct Timeline<'a> {
     device: &'a Device,
+    /// Whether each kernel is measured.
     each: bool,
     kernels: Vec<&'static str>,
     events: Vec<CudaEvent>,
 }
 
 impl<'a> Timeline<'a> {
-    /// Starts now, as the stream has it.
+    /// Starts a sequence at this point of the stream. `each`: whether to measure each kernel.
     pub(super) fn start(device: &'a Device, each: bool) -> Result<Self> {
         let mut timeline = Self {
             device,
@@ -31,15 +32,13 @@ impl<'a> Timeline<'a> {
         Ok(timeline)
     }
 
-    /// Starts anew if no kernel was launched: what came before was the host's.
+    /// Moves the start to this point of the stream if no kernel was launched yet, so that work of the host does not count.
     pub(super) fn restart(&mut self) -> Result<()> {
-        match self.kernels.is_empty() {
-            true => {
-                self.events.clear();
-                self.record()
-            }
-            false => Ok(()),
+        if self.kernels.is_empty() {
+            self.events.clear();
+            self.record()?;
         }
+        Ok(())
     }
 
     fn record(&mut self) -> Result<()> {
@@ -52,28 +51,22 @@ impl<'a> Timeline<'a> {
         Ok(())
     }
 
-    /// Puts a kernel on the stream, and after it an event where each kernel is timed.
+    /// Puts a kernel on the stream, and an event after it if each kernel is measured.
     ///
     /// # Errors
     /// As [`Launch::run`].
     pub(super) fn launch<A: KernelArgument>(&mut self, launch: &Launch, argument: &A) -> Result<()> {
         launch.run(self.device, argument)?;
         self.kernels.push(launch.name);
-        match self.each {
-            true => self.record(),
-            false => Ok(()),
-        }
+        if self.each { self.record() } else { Ok(()) }
     }
 
-    /// The last one was.
+    /// Ends the sequence.
     pub(super) fn end(&mut self) -> Result<()> {
-        match self.each {
-            true => Ok(()),
-            false => self.record(),
-        }
+        if self.each { Ok(()) } else { self.record() }
     }
 
-    /// Adds kernels and times, once the stream was waited for.
+    /// Adds the number of kernels and their times to the report. The caller has waited for the stream.
     pub(super) fn report(&self, report: &mut Report) -> Result<()> {
         let between = |from: &CudaEvent, to: &CudaEvent| {
             let time = from.elapsed_ms(to);

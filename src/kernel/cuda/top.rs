@@ -1,9 +1,8 @@
 //! The k greatest, or least, keys of a column with their rows: the launches of `kernels/top_k.cu`.
 //!
-//! A sample gives a threshold that at least k keys reach, with near certainty; one read keeps the keys above it with their
-//! rows, and counts those equal to it; all blocks list what lies near the k-th, among which one block selects. Where the sample
-//! misled, the k-th key itself, found by [`Selection`], is the threshold of another read. The host waits once, in that case
-//! twice more.
+//! A sample gives a threshold that at least k keys reach, with near certainty. One read keeps the keys above it with their rows, and
+//! counts the keys equal to it. All blocks list the keys near the k-th, and one block selects among them. If the sample misled, the
+//! k-th key itself, found by [`Selection`], is the threshold of another read. The host waits once, and twice more in that case.
 //!
 //! Cost on one H200: 0.3 ms for 1 GiB, to k = 10 000; 0.33 ms for k = 100 000.
 
@@ -17,25 +16,27 @@ use super::report::Report;
 use super::select::Selection;
 use super::source::{KernelFile, Program};
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
+/// Threads of a block, except of those that read the column.
 const THREADS: u32 = 1024;
-/// Threads of the blocks that read the column.
+/// Threads of a block that reads the column.
 const READING: u32 = 512;
-/// Keys that there is room for between threshold and ceiling.
+/// Keys between threshold and ceiling that there is room for in shared memory: `FINE_ROOM` of the kernels.
 const FINE_ROOM: usize = 1 << 16;
-/// Shared memory that the selecting kernel uses beside what is asked for at the launch, at most.
+/// Bytes of shared memory that the selecting kernel uses beside the dynamic shared memory, at most.
 const STATIC_SHARED: usize = 14 << 10;
 
-/// Where things lie in `TopControl`, in bytes from its front, for keys of some width.
+/// Places of fields of `TopControl` of the kernels, in bytes from its front.
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct ControlOffsets {
+    /// Bytes of a key.
     key: usize,
 }
 
-impl Head {
+impl ControlOffsets {
     const CANDIDATES: usize = 16;
     const MORE_TIES: usize = 40;
 
@@ -43,7 +44,7 @@ impl Head {
         48 + self.key
     }
 
-    /// Their end: what is zero at the start, and what the host looks at.
+    /// Bytes from the front that are zeroed before the launches and fetched after them.
     fn zeroed(self) -> usize {
         48 + 4 * self.key + 16
     }
@@ -70,31 +71,31 @@ kernel_argument! {
     }
 }
 
-/// A question for the rows with the greatest keys of one column.
+/// A request for the rows with the greatest keys of one column.
 #[derive(Debug, Clone, Copy)]
 pub struct TopSelection<'a> {
-    /// The column, how its values are ranked, and which rows count.
+    /// The column, how its values become keys, and which rows count.
     pub among: Selection<'a>,
-    /// Whether the least keys are wanted instead.
+    /// Whether the rows with the least keys are asked for instead.
     pub least: bool,
 }
 
-/// Rows with the greatest keys, in any order. Which of the rows that tie with the last are there is any choice.
+/// The k rows with the greatest, or least, keys, in any order. If more rows tie with the k-th than fit, any of them are chosen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Top {
-    /// The key of each.
+    /// The key of each row.
     pub keys: Vec<KeyBits>,
-    /// Its row, counted from 0.
+    /// The number of each row, from 0.
     pub rows: Vec<u64>,
-    /// Whether there may be more rows that tie with the last of these.
+    /// Whether there may be other rows that tie with the k-th.
     pub more_ties: bool,
 }
 
 impl TopSelection<'_> {
-    /// Most rows of one question.
+    /// Most rows of one request.
     pub const MOST: u64 = 1 << 20;
 
-    /// The `k` best rows, `k` from 1 to [`Selection::population`] and [`Self::MOST`]. What it cost is added to `report`.
+    /// The `k` best rows; `k` is from 1 to the lesser of [`Selection::population`] and [`Self::MOST`]. The cost is added to `report`.
     ///
     /// # Errors
     /// `ResourcesExhausted` where the device's memory, or the limit on it, is too small; an execution error if the device fails;
@@ -104,7 +105,7 @@ impl TopSelection<'_> {
             return internal_err!("{k} rows asked of a device that has {}", self.among.population());
         }
         may_fail!("cuda_top");
-        let prepared = Prepared::try_new(self, k as usize)?;
+        let prepared = PreparedTop::try_new(self, k as usize)?;
         let missed = match prepared.read(None, report)? {
             Ok(top) => return Ok(top),
             Err(missed) => missed,
@@ -125,18 +126,18 @@ impl TopSelection<'_> {
     }
 }
 
-/// What a read found instead of k rows.
+/// A read that did not find k rows.
 #[derive(Debug, Clone, Copy)]
-struct Missed {
+struct MissedRead {
     /// `Outcome` of `kernels/top_k.cu`.
     #[expect(dead_code, reason = "shown")]
     outcome: u32,
-    /// Keys above the threshold.
+    /// Number of keys above the threshold.
     #[expect(dead_code, reason = "shown")]
     above: u64,
 }
 
-/// Where things lie in the workspace, in bytes from its front; the answer comes right before what says how it went.
+/// Places in the workspace, in bytes from its front. The answer comes right before `TopControl`, whose front is fetched with it.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     out_keys: usize,
@@ -146,40 +147,43 @@ struct Layout {
     rows: usize,
     ties: usize,
     works: usize,
-    /// Candidates that there is room for.
+    /// Number of candidates that there is room for.
     room: usize,
     bytes: usize,
 }
 
-/// A question with its kernels at hand.
-struct Prepared<'a> {
+/// A request whose kernels are loaded.
+struct PreparedTop<'a> {
     selection: Selection<'a>,
     least: bool,
     device: &'a Arc<Device>,
     k: usize,
     key_bytes: usize,
-    head: Head,
+    offsets: ControlOffsets,
     layout: Layout,
     kernels: Kernels,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedTop<'a> {
     fn try_new(top: &TopSelection<'a>, k: usize) -> Result<Self> {
         let selection = top.among;
         let device = selection.column.device();
         device.check()?;
         let program = Program {
-            // Vectors that a thread holds at once: those of narrow values would not fit in registers.
-            batch: (selection.words.value_bytes() as u32).min(4),
+            // Vectors that a thread holds at once. With narrow values more of them would not fit in registers.
+            batch: (selection.format.value_bytes() as u32).min(4),
             descending: top.least,
             ..selection.program(KernelFile::TopK)
         };
-        let key_bytes = selection.words.key_bytes();
+        let key_bytes = selection.format.key_bytes();
         let kernels = Kernels::load(device, &program, [0, 0, key_bytes, 0])?;
         let (control, chunk) = (kernels.size(0), kernels.size(3).max(1));
-        let head = Head { key: key_bytes };
-        if control < head.zeroed() {
-            return internal_err!("{control} bytes of control, the host looks at {}", head.zeroed());
+        let offsets = ControlOffsets { key: key_bytes };
+        if control < offsets.zeroed() {
+            return internal_err!(
+                "{control} bytes of control, the host looks at {}",
+                offsets.zeroed()
+            );
         }
         let chunks = selection.column.rows().div_ceil(chunk as u64) as usize;
         Ok(Self {
@@ -188,20 +192,19 @@ impl<'a> Prepared<'a> {
             device,
             k,
             key_bytes,
-            head,
+            offsets,
             layout: layout(k, key_bytes, control, chunks),
             kernels,
         })
     }
 
-    /// One read, which misses where its threshold is too high or too low: never with the k-th key itself.
-    fn read(&self, kth: Option<KeyBits>, report: &mut Report) -> Result<Result<Top, Missed>> {
+    /// Runs one sequence of launches with one read. It misses if its threshold is too high or too low, which the k-th key is not.
+    fn read(&self, kth: Option<KeyBits>, report: &mut Report) -> Result<Result<Top, MissedRead>> {
         let launches = self.launches(kth.is_none())?;
         let (layout, limit) = (&self.layout, self.selection.limit);
-        let fetched = layout.out_keys..layout.control + self.head.zeroed();
-        let mut held = self.device.workspace();
-        Workspace::reserve(&mut held, self.device, layout.bytes, fetched.len(), limit)?;
-        let workspace = Workspace::of(&mut held)?;
+        let fetched = layout.out_keys..layout.control + self.offsets.zeroed();
+        let mut lease = WorkspaceLease::lock(self.device);
+        let workspace = lease.reserve(layout.bytes, fetched.len(), limit)?;
         let mut timeline = Timeline::start(self.device, self.selection.timed)?;
         self.enqueue(kth, &launches, workspace, &mut timeline)?;
         timeline.end()?;
@@ -213,7 +216,7 @@ impl<'a> Prepared<'a> {
         Ok(self.answer(workspace.host.bytes()?))
     }
 
-    /// Puts everything on the stream. The workspace has the room that `layout` gives and the query announces.
+    /// Puts all work on the stream. The workspace has the room that `layout` and the query say.
     fn enqueue(
         &self,
         kth: Option<KeyBits>,
@@ -223,14 +226,14 @@ impl<'a> Prepared<'a> {
     ) -> Result<()> {
         let layout = &self.layout;
         let device = &mut workspace.device;
-        device.zero(layout.control..layout.control + self.head.zeroed())?;
+        device.zero(layout.control..layout.control + self.offsets.zeroed())?;
         device.zero(layout.ties..layout.works)?;
         if let Some(kth) = kth {
-            // Kernels rank complements where the least are wanted.
+            // For the least keys, kernels rank complements.
             let bits = if self.least { !kth } else { kth };
             let bytes = &bits.to_le_bytes()[..self.key_bytes];
             workspace.host.bytes_mut()?[..self.key_bytes].copy_from_slice(bytes);
-            let at = layout.control + self.head.threshold();
+            let at = layout.control + self.offsets.threshold();
             workspace.host.send(0..self.key_bytes, &workspace.device, at)?;
         }
         let query = self.query(workspace.device.address());
@@ -243,7 +246,7 @@ impl<'a> Prepared<'a> {
     fn launches(&self, samples: bool) -> Result<Vec<Launch>> {
         let one_each = self.device.multiprocessors();
         let all = 2 * one_each;
-        // Some more candidates than k: a thread for each.
+        // A thread for each candidate: there are some more than k.
         let listing = (self.k as u32 / THREADS + 1).min(one_each);
         let shared = self.key_bytes * self.near_room();
         let sequence = [
@@ -262,7 +265,7 @@ impl<'a> Prepared<'a> {
         Ok(Launch::in_a_row(self.device, launches.collect::<Result<_>>()?))
     }
 
-    /// Keys that fit in the selecting kernel's shared memory.
+    /// Number of keys that fit in the selecting kernel's shared memory.
     fn near_room(&self) -> usize {
         let bytes = self.device.shared_memory().saturating_sub(STATIC_SHARED);
         (bytes / self.key_bytes).min(FINE_ROOM)
@@ -289,22 +292,22 @@ impl<'a> Prepared<'a> {
             works: at(layout.works),
             out_keys: at(layout.out_keys),
             out_rows: at(layout.out_rows),
-            sample_lines: sample / (8 * selection.words.per_vector() as u64),
+            sample_lines: sample / (8 * selection.format.per_vector() as u64),
             seed: 1,
             sigmas: 4.0,
             near_room: self.near_room() as u32,
         }
     }
 
-    /// What was fetched.
-    fn answer(&self, fetched: &[u8]) -> Result<Top, Missed> {
+    /// Reads the answer in the bytes that were fetched.
+    fn answer(&self, fetched: &[u8]) -> Result<Top, MissedRead> {
         let (layout, width) = (&self.layout, self.key_bytes);
         let control = &fetched[layout.control - layout.out_keys..];
         let word = |at: usize| u64::from_le_bytes(control[at..].as_chunks().0[0]);
         let outcome = word(0) as u32;
         if outcome != 0 {
-            let above = word(Head::CANDIDATES);
-            return Err(Missed { outcome, above });
+            let above = word(ControlOffsets::CANDIDATES);
+            return Err(MissedRead { outcome, above });
         }
         let rows = &fetched[layout.out_rows - layout.out_keys..];
         Ok(Top {
@@ -313,7 +316,7 @@ impl<'a> Prepared<'a> {
                 .iter()
                 .map(|row| u64::from_le_bytes(*row))
                 .collect(),
-            more_ties: control[Head::MORE_TIES] != 0,
+            more_ties: control[ControlOffsets::MORE_TIES] != 0,
         })
     }
 }

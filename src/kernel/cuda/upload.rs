@@ -1,4 +1,4 @@
-//! The way from host memory to a device: page-locked memory that a shard fills, and the pieces of device memory it is copied to.
+//! The way from host memory to a device: a shard fills page-locked memory, which is copied to pieces of device memory.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -9,28 +9,34 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::{DeviceBuffer, PageLocked};
-use super::device::{Device, locked};
+use super::device::Device;
+use super::idle::IdleStage;
+use super::lock::locked;
 
-/// Bytes of page-locked memory that are filled while others are on their way, where the memory budget allows.
+/// Bytes of a stage, where the memory budget allows: one stage is filled while the other is copied.
 const STAGE: usize = 2 << 20;
-/// Bytes of it that a shard makes do with, from the most to the least: small ones only make more copies.
+/// Bytes that a stage may have, the most first: with small stages there are more copies, and no other difference.
 const STAGES: [usize; 3] = [STAGE, STAGE / 8, STAGE / 64];
-/// Device memory is taken by multiples of this.
+/// Bytes of the smallest piece of device memory. All pieces are multiples of it.
 const LEAST_PIECE: usize = 64 << 10;
+/// Bytes of the greatest piece of device memory.
 const GREATEST_PIECE: usize = 256 << 20;
 
-/// Page-locked memory, and when the device is done with it.
+/// A piece of page-locked memory, and the event that follows the copies from it.
 #[derive(Debug)]
-pub(super) struct Stage {
+struct Stage {
     memory: PageLocked,
     sent: CudaEvent,
 }
 
 impl Stage {
-    /// One that another shard is done with, or a new one of `bytes` bytes, at most [`STAGE`].
+    /// A stage of an upload that has ended, or a new one of `bytes` bytes, at most [`STAGE`].
     fn take(device: &Arc<Device>, bytes: usize) -> Result<Self> {
-        if let Some(stage) = device.idle_stage() {
-            return Ok(stage);
+        if let Some(IdleStage { memory, sent }) = device.idle_stage() {
+            return Ok(Self {
+                memory: PageLocked::over(device, memory),
+                sent,
+            });
         }
         let sent = device.context.new_event(None);
         Ok(Self {
@@ -38,45 +44,54 @@ impl Stage {
             sent: sent.map_err(|error| device.failed("making an event", error))?,
         })
     }
+
+    fn into_idle(self) -> IdleStage {
+        IdleStage {
+            memory: self.memory.into_memory(),
+            sent: self.sent,
+        }
+    }
 }
 
-/// Bytes of a stage that were not sent yet, and where they belong.
+/// Bytes of a stage that were not sent yet, and their place on the device.
 struct Unsent {
+    /// Bytes of the stage.
     range: Range<usize>,
     piece: Arc<DeviceBuffer>,
-    /// Byte of the piece.
+    /// Byte of the piece that the first of them goes to.
     at: usize,
 }
 
 impl Unsent {
-    /// Whether bytes of the stage from `from` on, for byte `at` of `piece`, follow these.
-    fn goes_on(&self, from: usize, piece: &Arc<DeviceBuffer>, at: usize) -> bool {
+    /// Whether bytes from `from` of the stage on, for the byte `at` of `piece`, can join the same copy.
+    fn is_continued_by(&self, from: usize, piece: &Arc<DeviceBuffer>, at: usize) -> bool {
         self.range.end == from && Arc::ptr_eq(&self.piece, piece) && self.at + self.range.len() == at
     }
 }
 
-/// Page-locked memory of one shard: two stages of 2 MiB, of which one is copied to the device while the other is filled; smaller
-/// ones where the memory budget has no room for these. All columns of the shard go through it, so that it takes the same
-/// whatever their number.
+/// Page-locked memory of one shard: two stages, of which one is copied to the device while the other is filled.
 ///
-/// It is reserved in the memory pool from the first byte on, and taken from the system then.
+/// A stage has 2 MiB, or less where the memory pool has no room for that. All columns of the shard go through the same two stages, so
+/// that their memory does not depend on the number of columns. It is reserved in the memory pool and allocated at the first byte.
 pub(crate) struct Staging {
     device: Arc<Device>,
     reservation: MemoryReservation,
-    /// Two, or none yet.
+    /// Two stages; none before the first byte.
     stages: Vec<Stage>,
     /// Bytes of a stage that are used.
     size: usize,
+    /// Index of the stage that is filled.
     current: usize,
+    /// Bytes of it that are filled.
     filled: usize,
     unsent: Option<Unsent>,
 }
 
-/// Several columns of a shard use it in turns.
+/// Page-locked memory that all columns of a shard use in turns.
 pub(crate) type SharedStaging = Arc<Mutex<Staging>>;
 
 impl Staging {
-    /// For one shard of the device. The page-locked memory is accounted to the consumer of `reservation`.
+    /// Page-locked memory for one shard of the device, accounted to the consumer of `reservation`.
     pub(crate) fn new(device: &Arc<Device>, reservation: MemoryReservation) -> SharedStaging {
         Arc::new(Mutex::new(Self {
             device: Arc::clone(device),
@@ -89,13 +104,14 @@ impl Staging {
         }))
     }
 
-    /// Has `bytes`, no more than [`Self::room`], copied to `piece`, from its byte `at` on, some time before [`Self::flush`] ends.
+    /// Has `bytes`, at most [`Self::room`] of them, copied to the byte `at` of `piece`. The copy ends when [`Self::flush`] does, or
+    /// before.
     fn push(&mut self, bytes: &[u8], piece: &Arc<DeviceBuffer>, at: usize) -> Result<()> {
         let range = self.filled..self.filled + bytes.len();
         let memory = self.stages[self.current].memory.bytes_mut()?;
         memory[range.clone()].copy_from_slice(bytes);
         match &mut self.unsent {
-            Some(unsent) if unsent.goes_on(range.start, piece, at) => unsent.range.end = range.end,
+            Some(unsent) if unsent.is_continued_by(range.start, piece, at) => unsent.range.end = range.end,
             _ => {
                 self.send()?;
                 let piece = Arc::clone(piece);
@@ -104,13 +120,14 @@ impl Staging {
             }
         }
         self.filled = range.end;
-        match self.filled == self.size {
-            true => self.turn(),
-            false => Ok(()),
+        if self.filled == self.size {
+            self.turn()
+        } else {
+            Ok(())
         }
     }
 
-    /// Bytes that can be filled in now, at least one.
+    /// Bytes that the current stage has room for, at least one.
     fn room(&mut self) -> Result<usize> {
         if self.stages.is_empty() {
             self.size = self.reserve()?;
@@ -122,10 +139,10 @@ impl Staging {
         Ok(self.size - self.filled)
     }
 
-    /// Reserves two stages of the greatest size that the memory pool has room for, and says which.
+    /// Reserves two stages of the greatest size that the memory pool has room for. Returns the bytes of one.
     ///
     /// # Errors
-    /// The pool's, where it has no room for two of the least.
+    /// The error of the pool, if it has no room for two stages of the least size.
     fn reserve(&mut self) -> Result<usize> {
         let fits = |size: &usize| self.reservation.try_resize(2 * size).is_ok();
         match STAGES.into_iter().find(fits) {
@@ -138,7 +155,7 @@ impl Staging {
         }
     }
 
-    /// Sends what was not sent yet.
+    /// Puts the copy of all unsent bytes on the stream.
     fn send(&mut self) -> Result<()> {
         match self.unsent.take() {
             Some(unsent) => {
@@ -149,7 +166,7 @@ impl Staging {
         }
     }
 
-    /// Goes on with the other stage, once the device is done with it.
+    /// Sends the current stage, and goes on with the other one once the device has copied it.
     fn turn(&mut self) -> Result<()> {
         self.send()?;
         let failed = |error| self.device.failed("copying to the device", error);
@@ -159,7 +176,7 @@ impl Staging {
         self.stages[self.current].sent.synchronize().map_err(failed)
     }
 
-    /// Sends everything, and waits for the device.
+    /// Sends all bytes, and waits for the device.
     fn flush(&mut self) -> Result<()> {
         self.send()?;
         self.device.synchronize("copying to the device")
@@ -168,28 +185,29 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // Page-locked memory must not go while the device reads it. A fault here was, or will be, somebody's error.
+        // Page-locked memory must not be freed while the device reads it. A fault here is reported by another call.
         if !self.stages.is_empty() && self.device.stream.synchronize().is_ok() && self.size == STAGE {
-            self.device.keep_stages(std::mem::take(&mut self.stages));
+            let stages = std::mem::take(&mut self.stages);
+            self.device.keep_stages(stages.into_iter().map(Stage::into_idle));
         }
     }
 }
 
-/// Device memory, and how many bytes of it were filled.
+/// A piece of device memory, and how many of its bytes were filled.
 pub(super) type Piece = (Arc<DeviceBuffer>, usize);
 
-/// Bytes on their way to the device, as many as come.
+/// Bytes of one column on their way to the device; their number is not known before.
 ///
-/// On the device they lie in pieces until [`joined`], which have room for a quarter more than was sent, at most, and 64 KiB; to
-/// join them needs the bytes once more for that moment.
+/// On the device they lie in pieces until they are [`joined`]. The pieces have at most a quarter, and 64 KiB, more than the bytes that
+/// were sent. While they are joined, the bytes take device memory twice.
 pub(super) struct Upload {
     device: Arc<Device>,
     limit: Option<u64>,
     staging: SharedStaging,
     pieces: Vec<Arc<DeviceBuffer>>,
-    /// Bytes of all pieces.
+    /// Bytes of all pieces, filled or not.
     held: usize,
-    /// Bytes in the last piece.
+    /// Bytes of the last piece that are filled.
     used: usize,
 }
 
@@ -205,25 +223,25 @@ impl Upload {
         }
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         let staging = Arc::clone(&self.staging);
         let mut staging = locked(&staging);
         while !bytes.is_empty() {
             let (piece, at) = self.room(bytes.len())?;
-            let share = bytes.len().min(staging.room()?).min(piece.len() - at);
-            let (now, rest) = bytes.split_at(share);
+            let count = bytes.len().min(staging.room()?).min(piece.len() - at);
+            let (now, rest) = bytes.split_at(count);
             staging.push(now, &piece, at)?;
-            self.used += share;
+            self.used += count;
             bytes = rest;
         }
         Ok(())
     }
 
-    /// A piece that is not full, and its first free byte; a new one where `wanted` bytes are still to come.
-    fn room(&mut self, wanted: usize) -> Result<(Arc<DeviceBuffer>, usize)> {
+    /// The last piece and its first free byte. A new piece if the last one is full; `remaining` bytes are known to come.
+    fn room(&mut self, remaining: usize) -> Result<(Arc<DeviceBuffer>, usize)> {
         if self.pieces.last().is_none_or(|piece| self.used == piece.len()) {
-            let bytes = next_piece(self.held, wanted);
+            let bytes = next_piece(self.held, remaining);
             let piece = self.device.allocate(bytes, self.limit)?;
             self.pieces.push(Arc::new(piece));
             (self.held, self.used) = (self.held + bytes, 0);
@@ -234,7 +252,7 @@ impl Upload {
         }
     }
 
-    /// All bytes, in pieces. Waits for the device.
+    /// All pieces with the bytes that were sent. Waits for the device.
     pub(super) fn finish(self) -> Result<Vec<Piece>> {
         locked(&self.staging).flush()?;
         let last = self.pieces.len().saturating_sub(1);
@@ -246,16 +264,16 @@ impl Upload {
     }
 }
 
-/// Bytes of the piece after such of `held` bytes in all, where `wanted` more are there: a quarter of what there is, so that not
-/// much is left empty, whatever comes.
-fn next_piece(held: usize, wanted: usize) -> usize {
-    let least = wanted.min(STAGE).next_multiple_of(LEAST_PIECE);
+/// Bytes of the next piece, where the pieces have `held` bytes together and `remaining` bytes are known to come: a quarter of `held`, so
+/// that little of it stays empty if no more bytes come.
+fn next_piece(held: usize, remaining: usize) -> usize {
+    let least = remaining.min(STAGE).next_multiple_of(LEAST_PIECE);
     (held / 4)
         .next_multiple_of(LEAST_PIECE)
         .clamp(least, GREATEST_PIECE)
 }
 
-/// The bytes of all pieces in one buffer; `None` where there are none. Waits for the device.
+/// The bytes of all pieces in one buffer; `None` if there are no bytes. Waits for the device.
 pub(super) fn joined(
     device: &Arc<Device>,
     limit: Option<u64>,
@@ -293,7 +311,7 @@ mod tests {
                     (sent, left) = (sent + share, left - share);
                     assert!(held <= sent + sent / 4 + LEAST_PIECE, "{held} for {sent}");
                 }
-                // Small batches fill pieces evenly: nothing is learnt between two of them.
+                // Small batches fill pieces evenly: the middle of a piece shows nothing new.
                 if batch < 4096 && sent < held - batch {
                     sent = held - batch;
                 }

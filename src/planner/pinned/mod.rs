@@ -4,8 +4,8 @@
 //! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  Pinned: device=cuda:0 ..  ->  PinnedExec: device=cuda:0 ..
 //!   TableScan: trips projection=[fare]
 //! ```
-//! The rule that makes a [`PinnedNode`] of what a device can do asks the catalog whether a scan reads a pinned table, and the
-//! device whether groups are too wide for it; the node carries what is asked, and the physical planner makes the operator.
+//! The rule replaces each plan that a device can compute by a [`PinnedNode`]. It asks the catalog whether a scan reads a pinned table,
+//! and the device whether groups are too wide for it. The node carries the query, and the physical planner makes the operator of it.
 
 mod node;
 mod predicate;
@@ -26,14 +26,14 @@ use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::PinnedTables;
 use node::PinnedKind;
 pub(super) use node::{FallbackPlanner, PinnedNode};
-use quantiles::quantiles_question;
-use topk::{calls_question, is_limited, is_topk, rows_question};
+use quantiles::quantiles_query;
+use topk::{is_limited, is_topk, sort_limit_query, topk_query};
 
-/// Replaces all that a device of the session's pinned tables can do. `fallback` plans for the CPU when a device has failed;
-/// `timed`: whether the time of each kernel is wanted.
+/// Replaces all parts of the plan that the devices of the session's pinned tables can compute. `fallback` plans for the CPU when a device
+/// has failed. `timed`: whether to measure the time of each kernel.
 ///
 /// # Errors
-/// Those of the catalog; a planning error for a bad argument of a call.
+/// Errors of the catalog; a planning error for a bad argument of a call.
 pub(super) async fn mark_pinned(
     plan: LogicalPlan,
     fallback: &FallbackPlanner,
@@ -75,7 +75,7 @@ fn is_candidate(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// The node for `plan`; `None`: it is planned as any other.
+/// The node for `plan`. `None` if a device cannot compute it, so that it is planned as any other.
 ///
 /// # Errors
 /// As [`mark_pinned`].
@@ -85,26 +85,26 @@ pub(super) async fn pinned_node(
     timed: bool,
     session: &dyn Session,
 ) -> Result<Option<PinnedNode>> {
-    let question = match plan {
+    let query = match plan {
         LogicalPlan::Aggregate(aggregate) if is_topk(aggregate) => {
-            calls_question(aggregate, timed, session).await?
+            topk_query(aggregate, timed, session).await?
         }
-        LogicalPlan::Sort(sort) if is_limited(sort) => rows_question(sort, timed, session).await?,
+        LogicalPlan::Sort(sort) if is_limited(sort) => sort_limit_query(sort, timed, session).await?,
         other => match QuantilesNode::of(other) {
-            Some(node) => quantiles_question(node, timed, session).await?,
+            Some(node) => quantiles_query(node, timed, session).await?,
             None => None,
         },
     };
-    let Some(question) = question.map(Arc::new) else {
+    let Some(query) = query.map(Arc::new) else {
         return Ok(None);
     };
-    if !question.fits(&session.runtime_env().memory_pool).await {
-        let table = question.table.source.name();
+    if !query.fits(&session.runtime_env().memory_pool).await {
+        let table = query.table.source.name();
         log::debug!("a query over {table} is planned for the CPU: its groups are too wide for the device");
         return Ok(None);
     }
     let falls_back = QuantilesOptions::of(session.config_options()).device == DeviceChoice::Auto;
-    // Without a session to plan in later there is no way back to the CPU.
+    // Without a `SessionState` the fallback could not be planned later.
     if falls_back && !session.as_any().is::<SessionState>() {
         return Ok(None);
     }
@@ -112,7 +112,7 @@ pub(super) async fn pinned_node(
     let (plan, schema) = (plan.clone(), Arc::clone(plan.schema()));
     let kind = PinnedKind {
         plan,
-        question,
+        query,
         fallback,
     };
     Ok(Some(PinnedNode::new(kind, Vec::new(), schema)))

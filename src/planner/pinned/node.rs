@@ -1,8 +1,8 @@
-//! What a device answers, as a leaf of the logical plan: what is asked of a pinned table.
+//! A leaf of the logical plan for a query that a device answers.
 //!
-//! The node has no input: to plan the scan of a table that nobody is going to read can take longer than the query, as that
-//! of a table in memory copies its list of batches. With `quantiles.device = 'auto'` the operator keeps the logical plan,
-//! which is planned for the CPU when the device has failed.
+//! The node has no input. The scan of the table is not needed, and to plan it can take longer than the query: the scan of a table in
+//! memory copies the table's list of batches. With `quantiles.device = 'auto'` the operator keeps the logical plan, which is planned
+//! for the CPU when the device has failed.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -17,50 +17,50 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{PinnedExec, PinnedQuestion, PlanFallback};
+use crate::exec::{PinnedExec, PinnedQuery, PlanFallback};
 use crate::planner::grouped_topk::rewrite_topk;
 use crate::planner::node::{Node, NodeKind};
 
-/// What plans for the CPU after a device has failed.
+/// The planner that makes a plan for the CPU after a device has failed.
 pub(in crate::planner) type FallbackPlanner = Arc<dyn QueryPlanner + Send + Sync>;
 
 /// An aggregation, or a sort with a limit, that runs on a device.
 pub(in crate::planner) type PinnedNode = Node<PinnedKind>;
 
-/// What a [`PinnedNode`] stands in for, and what it asks.
+/// The logical plan that a [`PinnedNode`] stands for, and the query that it became.
 #[derive(Debug, Clone)]
 pub(in crate::planner) struct PinnedKind {
     pub(super) plan: LogicalPlan,
-    pub(super) question: Arc<PinnedQuestion>,
-    /// Plans `plan` for the CPU when the device has failed; `None`: a failure is the query's error.
+    pub(super) query: Arc<PinnedQuery>,
+    /// Plans `plan` for the CPU when the device has failed. `None`: a failure is the error of the query.
     pub(super) fallback: Option<FallbackPlanner>,
 }
 
 impl PinnedNode {
-    /// The operator.
+    /// The operator of the node.
     ///
     /// # Errors
-    /// None but internal ones.
+    /// Internal errors only.
     pub(in crate::planner) fn exec(&self, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
         let PinnedKind {
             plan,
-            question,
+            query,
             fallback,
         } = &self.kind;
-        // Without a session to plan in later there is no way back to the CPU.
+        // Without a `SessionState` the fallback could not be planned later.
         let state = session.as_any().downcast_ref::<SessionState>();
         let fallback = fallback.as_ref().zip(state).map(|(planner, state)| {
-            Arc::new(OnCpu {
+            Arc::new(CpuFallback {
                 plan: plan.clone(),
                 state: state.clone(),
                 planner: Arc::clone(planner),
             }) as Arc<dyn PlanFallback>
         });
-        Ok(Arc::new(PinnedExec::try_new(Arc::clone(question), fallback)?))
+        Ok(Arc::new(PinnedExec::try_new(Arc::clone(query), fallback)?))
     }
 }
 
-// The question follows from the plan.
+// The query follows from the plan.
 impl PartialEq for PinnedKind {
     fn eq(&self, other: &Self) -> bool {
         self.plan == other.plan
@@ -81,36 +81,37 @@ impl NodeKind for PinnedKind {
     }
 
     fn details(&self) -> String {
-        self.question.to_string()
+        self.query.to_string()
     }
 }
 
-/// The plan that a node stands in for, over the table itself.
-struct OnCpu {
+/// The fallback of a node: its logical plan, and what is needed to plan it for the CPU, over the table itself.
+struct CpuFallback {
     plan: LogicalPlan,
     state: SessionState,
     planner: FallbackPlanner,
 }
 
-impl fmt::Debug for OnCpu {
+impl fmt::Debug for CpuFallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnCpu")
+        f.debug_struct("CpuFallback")
             .field("plan", &self.plan)
             .finish_non_exhaustive()
     }
 }
 
 #[async_trait]
-impl PlanFallback for OnCpu {
+impl PlanFallback for CpuFallback {
     async fn plan(&self) -> Result<Arc<dyn ExecutionPlan>> {
         let mut state = self.state.clone();
         let options = state.config_mut().options_mut();
         if let Some(options) = options.extensions.get_mut::<QuantilesOptions>() {
             options.device = DeviceChoice::Cpu;
         }
-        let plan = match QuantilesOptions::of(state.config_options()).topk {
-            true => rewrite_topk(self.plan.clone(), false)?.data,
-            false => self.plan.clone(),
+        let plan = if QuantilesOptions::of(state.config_options()).topk {
+            rewrite_topk(self.plan.clone(), false)?.data
+        } else {
+            self.plan.clone()
         };
         self.planner.create_physical_plan(&plan, &state).await
     }

@@ -1,5 +1,5 @@
-//! Filters that a device can decide: comparisons of pinned columns with constants, `IN`, `BETWEEN`, `IS [NOT] NULL`, columns
-//! of type Boolean, and what `AND`, `OR` and `NOT` make of them.
+//! Filters that a device can compute: comparisons of pinned columns with constants, `IN`, `BETWEEN`, `IS [NOT] NULL`, columns of type
+//! Boolean, and combinations of these by `AND`, `OR` and `NOT`.
 
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::InList;
@@ -9,7 +9,7 @@ use crate::exec::PinnedTable;
 use crate::kernel::cuda::Predicate;
 use crate::key::{KeyBits, KeySpec};
 
-/// `expr` over columns of `table`, each found by `index_of`; `None`: the device cannot decide it.
+/// The predicate for `expr` over columns of `table`, where `index_of` gives the index of a column. `None` if a device cannot compute it.
 pub(super) fn predicate(
     expr: &Expr,
     table: &PinnedTable,
@@ -19,6 +19,7 @@ pub(super) fn predicate(
     translation.predicate(expr)
 }
 
+/// Turns expressions into predicates.
 struct Translation<'a> {
     table: &'a PinnedTable,
     index_of: &'a dyn Fn(&Column) -> Option<usize>,
@@ -58,7 +59,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Index of a pinned column.
+    /// Index of the pinned column that the expression is.
     fn column(&self, expr: &Expr) -> Option<usize> {
         match expr {
             Expr::Column(column) => (self.index_of)(column),
@@ -67,7 +68,7 @@ impl Translation<'_> {
     }
 
     fn in_list(&self, list: &InList) -> Option<Predicate> {
-        // DataFusion finds floats in lists by their bits or by their numbers, as the list's length has it.
+        // DataFusion compares floats with a list by their bits or by their numbers, depending on the length of the list.
         let column = self.column(&list.expr)?;
         if self.table.column(column).data_type().is_floating() || list.list.is_empty() {
             return None;
@@ -80,8 +81,8 @@ impl Translation<'_> {
         Some(if list.negated { any.negated() } else { any })
     }
 
-    /// A comparison of a column with a constant of its type, as an interval of keys. DataFusion compares floats in
-    /// `totalOrder`, which is that of `ORDER BY`, but for zeros, which are equal.
+    /// A comparison of a column with a constant of its type, as an interval of keys. DataFusion compares floats in `totalOrder`, the order
+    /// of `ORDER BY`, except that both zeros are equal.
     fn comparison(&self, column: &Expr, op: Operator, constant: &Expr) -> Option<Predicate> {
         let column = self.column(column)?;
         let data_type = self.table.column(column).data_type();
@@ -99,7 +100,7 @@ impl Translation<'_> {
             Operator::NotEq => (low, high, true),
             Operator::LtEq => (0, high, false),
             Operator::GtEq => (low, greatest, false),
-            // What is left out may be nothing, or all: these have no ends of their own.
+            // As the outside of an interval, because the keys inside may be none or all, which `[first, last]` cannot say.
             Operator::Lt => (low, greatest, true),
             Operator::Gt => (0, high, true),
             _ => return None,
@@ -108,7 +109,7 @@ impl Translation<'_> {
     }
 }
 
-/// The least and the greatest key that a comparison takes for `key`: both zeros are one number.
+/// The least and the greatest key of the numbers that are equal to that of `key`. They differ only for the two zeros.
 fn equals(spec: &KeySpec, key: KeyBits) -> (KeyBits, KeyBits) {
     match spec.float(key) {
         Some(0.0) => (spec.float_key(-0.0), spec.float_key(0.0)),
@@ -116,8 +117,8 @@ fn equals(spec: &KeySpec, key: KeyBits) -> (KeyBits, KeyBits) {
     }
 }
 
-/// An interval of keys; the one of all keys in two halves, so that it is not taken for `IS NOT NULL`, whose negation is
-/// true for NULLs.
+/// The predicate that a key lies in an interval, or outside of it. The interval of all keys is divided into two halves: as one interval
+/// it would mean `IS NOT NULL`, whose negation is true for NULLs.
 fn within(column: usize, first: KeyBits, last: KeyBits, outside: bool, greatest: KeyBits) -> Predicate {
     let part = |first, last| Predicate::Within {
         column,

@@ -1,4 +1,4 @@
-//! A pinned table below a query: which of its columns an expression is, and which filters lie between, as a device decides them.
+//! The pinned table that a query reads: finds the column that an expression is, and the filters between the table and the query.
 
 use std::sync::Arc;
 
@@ -10,32 +10,32 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 
 use super::predicate::predicate;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{PinnedCalls, PinnedQuestion, PinnedTable, PinnedTables};
+use crate::exec::{PinnedCalls, PinnedQuery, PinnedTable, PinnedTables};
 use crate::kernel::cuda::{Devices, Predicate};
 
-/// A pinned table below a query, and the filters between them.
-pub(super) struct Resident {
+/// The pinned table that a query reads, with the filters between the two.
+pub(super) struct PinnedInput {
     pub(super) table: Arc<PinnedTable>,
-    /// As they are written, and for the device.
+    /// Each filter as it is written, and as a predicate for the device.
     filters: Vec<(String, Predicate)>,
     pub(super) options: QuantilesOptions,
 }
 
-impl Resident {
-    /// The pinned table whose rows `input` gives, but for filters that the device can decide; `None`: there is none, or its
-    /// device was not asked for, or it lies on several devices.
+impl PinnedInput {
+    /// The pinned table that `input` reads, with nothing in between but filters that the device can compute. `None` if there is no such
+    /// table, if the options ask for another device, or if the table lies on several devices.
     ///
     /// # Errors
-    /// Those of the catalog.
+    /// Errors of the catalog.
     pub(super) async fn below(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
-        let resident = Self::on_devices(input, session).await?;
-        Ok(resident.filter(|resident| !resident.table.is_spread()))
+        let pinned = Self::on_devices(input, session).await?;
+        Ok(pinned.filter(|pinned| !pinned.table.is_spread()))
     }
 
-    /// The same, on as many devices as it may be.
+    /// As [`Self::below`], also for a table that lies on several devices.
     ///
     /// # Errors
-    /// Those of the catalog.
+    /// Errors of the catalog.
     pub(super) async fn on_devices(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
         let options = QuantilesOptions::of(session.config_options());
         if options.device == DeviceChoice::Cpu {
@@ -49,7 +49,7 @@ impl Resident {
             return Ok(None);
         };
         if let DeviceChoice::Cuda(Some(ordinal)) = options.device {
-            // By the session's own numbers, where it has devices of its own.
+            // The number is that of the session, if the session has devices of its own.
             let asked = Devices::of(options.device, session.config());
             if table.is_spread() || !asked.has(&table.first().device, ordinal) {
                 return Ok(None);
@@ -63,7 +63,7 @@ impl Resident {
         }))
     }
 
-    /// Index of the pinned column that `expr` over `input` is.
+    /// Index of the pinned column that the expression `expr` over `input` is.
     pub(super) fn column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         match unaliased(expr) {
             Expr::Column(column) => pinned_index(input, column, &self.table),
@@ -71,15 +71,15 @@ impl Resident {
         }
     }
 
-    /// The same of a column whose keys tell its values apart as `GROUP BY` does: zeros of either sign are one group, and NaNs
-    /// are not.
+    /// Index of the pinned column that `expr` is, if its keys tell values apart as `GROUP BY` does. Floating point does not: there zeros of
+    /// either sign are one group, and NaNs with different bits are not.
     fn group_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         let column = self.column(expr, input)?;
         let data_type = self.table.column(column).data_type();
         (!data_type.is_floating()).then_some(column)
     }
 
-    /// The columns that rows are grouped by, and which rows make groups; `None`: the device cannot decide that.
+    /// The columns that rows are grouped by, and the condition for a row to make a group. `None` if a device cannot compute these.
     pub(super) fn grouped(
         &self,
         groups: &[Expr],
@@ -90,7 +90,7 @@ impl Resident {
         Some((groups, self.filter(None, input).map(conjunction)?))
     }
 
-    /// What is asked of rows: all filters, and `own` over `input`; `None`: the device cannot decide that.
+    /// All filters of the query, and the filter `own` over `input`. `None` if a device cannot compute it.
     pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
         let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
         if let Some(own) = own {
@@ -99,16 +99,15 @@ impl Resident {
         Some(all)
     }
 
-    /// `calls` as a question to the table, whose answer has these names and types. `timed`: whether the time of each kernel is
-    /// wanted.
-    pub(super) fn question(
+    /// The query of `calls` to the table, with an answer of these names and types. `timed`: whether to measure the time of each kernel.
+    pub(super) fn query(
         self,
         calls: impl PinnedCalls + 'static,
         schema: SchemaRef,
         timed: bool,
-    ) -> PinnedQuestion {
+    ) -> PinnedQuery {
         let shown: Vec<_> = self.filters.iter().map(|(shown, _)| shown.as_str()).collect();
-        PinnedQuestion {
+        PinnedQuery {
             calls: Box::new(calls),
             shown_filter: (!shown.is_empty()).then(|| shown.join(" AND ")),
             limit: self.options.cuda_memory_limit,
@@ -120,7 +119,7 @@ impl Resident {
     }
 }
 
-/// All of the predicates; `None`: there are none.
+/// The predicate that all of the predicates are true. `None` if there are none.
 pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
     match all.len() {
         0 | 1 => all.pop(),
@@ -128,7 +127,7 @@ pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
     }
 }
 
-/// The scan below, if of its rows no more is made than filters leave.
+/// The scan below `plan`, if there are only filters and projections in between.
 fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
     match plan {
         LogicalPlan::SubqueryAlias(alias) => scan_below(&alias.input),
@@ -139,7 +138,7 @@ fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
     }
 }
 
-/// The filters above the scan and in it, as they are written and for the device; `None`: the device cannot decide them.
+/// The filters above the scan and in it, as they are written and for the device. `None` if a device cannot compute them.
 fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Predicate)>> {
     match plan {
         LogicalPlan::SubqueryAlias(alias) => filters_of(&alias.input, table),
@@ -147,13 +146,13 @@ fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Pr
         LogicalPlan::Filter(filter) => {
             let mut filters = filters_of(&filter.input, table)?;
             let own = decided(&filter.predicate, &filter.input, table)?;
-            // A table that may leave rows in that a filter drops has the filter twice: in the scan and above.
+            // If a table may return rows that the filter drops, the filter stands twice: in the scan and above.
             if !filters.iter().any(|(_, other)| *other == own.1) {
                 filters.push(own);
             }
             Some(filters)
         }
-        // These may be of columns that the scan does not give out.
+        // Filters in the scan may be of columns that the scan does not return.
         LogicalPlan::TableScan(scan) => {
             let own = scan.filters.iter().map(|filter| {
                 let index_of = |column: &Column| table.index_of(&column.name);
@@ -165,16 +164,15 @@ fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Pr
     }
 }
 
-/// A filter over `input`, as it is written and for the device; `None`: the device cannot decide it. What several filters share is
-/// computed in a projection below by now: what that column is made of is asked instead.
+/// A filter over `input`, as it is written and for the device. `None` if a device cannot compute it. An optimizer may have moved a common
+/// part of several filters to a projection below; columns of projections are replaced by the expressions that they are.
 fn decided(filter: &Expr, input: &LogicalPlan, table: &PinnedTable) -> Option<(String, Predicate)> {
     let filter = over_table(filter.clone(), input)?;
     let index_of = |column: &Column| table.index_of(&column.name);
     Some((filter.to_string(), predicate(&filter, table, &index_of)?))
 }
 
-/// An expression over `plan` as one over the columns of the scan below; `None`: there is more than projections and filters
-/// between them.
+/// The expression over `plan` as one over the columns of the scan below. `None` if there is more than projections and filters in between.
 pub(super) fn over_table(expr: Expr, plan: &LogicalPlan) -> Option<Expr> {
     let mut is_known = true;
     let replaced = expr.transform_down(|part| {
@@ -192,7 +190,7 @@ pub(super) fn over_table(expr: Expr, plan: &LogicalPlan) -> Option<Expr> {
     replaced.ok().filter(|_| is_known).map(|replaced| replaced.data)
 }
 
-/// What a column of `plan` is made of, over the columns of the scan below.
+/// The expression over the columns of the scan below that a column of `plan` is.
 fn origin(plan: &LogicalPlan, column: &Column) -> Option<Expr> {
     let index = plan.schema().maybe_index_of_column(column)?;
     match plan {
@@ -210,7 +208,7 @@ fn origin(plan: &LogicalPlan, column: &Column) -> Option<Expr> {
     }
 }
 
-/// Index of the pinned column that comes through `plan` as `column`.
+/// Index of the pinned column that `column` of `plan` is.
 fn pinned_index(plan: &LogicalPlan, column: &Column, table: &PinnedTable) -> Option<usize> {
     match origin(plan, column)? {
         Expr::Column(column) => table.index_of(&column.name),

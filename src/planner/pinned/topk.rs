@@ -4,10 +4,11 @@
 //! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedExec: device=cuda:0 ..
 //!   TableScan: trips projection=[id, fare]
 //! ```
-//! Taken where all aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and
-//! `GROUP BY` names such columns too, but not floating point, and for `ORDER BY` one such column, which has no NULLs, with a
-//! `LIMIT`, where all that is selected is pinned; in both with `WHERE` and `FILTER` as for quantiles, and for at most 2^20 rows
-//! where there are no groups.
+//! The device answers two kinds of queries, with `WHERE` and `FILTER` as for quantiles, and without groups for at most 2^20 rows:
+//!
+//! * All aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and `GROUP BY` names pinned
+//!   columns of types other than floating point.
+//! * `ORDER BY` one pinned column without NULLs, with a `LIMIT`, where all selected columns are pinned.
 
 use std::sync::Arc;
 
@@ -18,37 +19,39 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
-use super::table::{Resident, conjunction, over_table, unaliased};
-use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuestion, PinnedRows, PinnedTopK, PinnedTopKCall};
+use super::table::{PinnedInput, conjunction, over_table, unaliased};
+use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuery, PinnedRows, PinnedTopK, PinnedTopKCall};
 use crate::kernel::cuda::{Predicate, TopSelection};
 use crate::planner::call_spec::{CallSpec, RowsAsked};
 use crate::planner::rewrite::has_subquery;
 
+/// Whether all aggregates are calls of `topk_by`, `max_by` or `min_by`.
 pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
     let calls = &aggregate.aggr_expr;
     let is_ours = |expr: &Expr| CallSpec::rows(expr).is_some() && !has_subquery(expr);
     !calls.is_empty() && calls.iter().all(is_ours)
 }
 
+/// Whether the sort is by one expression, with a limit that a device allows.
 pub(super) fn is_limited(sort: &Sort) -> bool {
     let fetch = sort.fetch.unwrap_or(0) as u64;
     (1..=TopSelection::MOST).contains(&fetch) && sort.expr.len() == 1
 }
 
-/// What calls of `topk_by` ask of a pinned table; `None`: they are planned as any other.
+/// The query of calls of `topk_by` to a pinned table. `None` if a device cannot answer it.
 ///
 /// # Errors
-/// Those of the catalog.
-pub(super) async fn calls_question(
+/// Errors of the catalog.
+pub(super) async fn topk_query(
     aggregate: &Aggregate,
     timed: bool,
     session: &dyn Session,
-) -> Result<Option<PinnedQuestion>> {
-    let Some(resident) = Resident::below(&aggregate.input, session).await? else {
+) -> Result<Option<PinnedQuery>> {
+    let Some(pinned) = PinnedInput::below(&aggregate.input, session).await? else {
         return Ok(None);
     };
     let calls = aggregate.aggr_expr.iter();
-    let calls = calls.map(|expr| sourced(expr, &aggregate.input, &resident));
+    let calls = calls.map(|expr| sourced(expr, &aggregate.input, &pinned));
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
@@ -56,29 +59,26 @@ pub(super) async fn calls_question(
     if aggregate.group_expr.is_empty() {
         let most = TopSelection::MOST;
         let few = calls.iter().all(|call| call.call.rows() as u64 <= most);
-        return Ok(few.then(|| resident.question(PinnedTopK(calls), schema, timed)));
+        return Ok(few.then(|| pinned.query(PinnedTopK(calls), schema, timed)));
     }
-    let grouped = resident.grouped(&aggregate.group_expr, &aggregate.input);
+    let grouped = pinned.grouped(&aggregate.group_expr, &aggregate.input);
     Ok(grouped.map(|(groups, filter)| {
         let calls = PinnedGroupTopK {
             groups,
             filter,
             calls,
         };
-        resident.question(calls, schema, timed)
+        pinned.query(calls, schema, timed)
     }))
 }
 
-/// A call over pinned columns.
-fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<PinnedTopKCall> {
+/// A call over pinned columns. `None` if a device cannot compute it.
+fn sourced(expr: &Expr, input: &LogicalPlan, pinned: &PinnedInput) -> Option<PinnedTopKCall> {
     let asked = CallSpec::rows(expr)?;
     let (RowsAsked { key, call }, own) = (asked.asked, asked.filter);
-    let (value, column) = (
-        resident.column(&asked.values, input)?,
-        resident.column(&key, input)?,
-    );
-    let mut filter = resident.filter(own.as_ref(), input)?;
-    let table = &resident.table;
+    let (value, column) = (pinned.column(&asked.values, input)?, pinned.column(&key, input)?);
+    let mut filter = pinned.filter(own.as_ref(), input)?;
+    let table = &pinned.table;
     if call.skips_null_values() && table.column(value).has_nulls() {
         filter.push(Predicate::is_not_null(value));
     }
@@ -105,26 +105,26 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     })
 }
 
-/// What the first rows of an order are of a pinned table; `None`: the sort is planned as any other.
+/// The query of a sort with a limit to a pinned table. `None` if a device cannot answer it.
 ///
 /// # Errors
-/// Those of the catalog.
-pub(super) async fn rows_question(
+/// Errors of the catalog.
+pub(super) async fn sort_limit_query(
     sort: &Sort,
     timed: bool,
     session: &dyn Session,
-) -> Result<Option<PinnedQuestion>> {
+) -> Result<Option<PinnedQuery>> {
     let (Some(k), [by]) = (sort.fetch, sort.expr.as_slice()) else {
         return Ok(None);
     };
-    let Some(resident) = Resident::below(&sort.input, session).await? else {
+    let Some(pinned) = PinnedInput::below(&sort.input, session).await? else {
         return Ok(None);
     };
     let schema = Arc::clone(sort.input.schema().inner());
     let selected = sort.input.schema().columns();
     let columns = selected.iter().map(|column| {
         let column = Expr::Column(column.clone());
-        resident.column(&column, &sort.input)
+        pinned.column(&column, &sort.input)
     });
     let columns = columns.collect::<Option<Vec<_>>>();
     let (Expr::Column(key), Some(columns)) = (unaliased(&by.expr), columns) else {
@@ -133,11 +133,11 @@ pub(super) async fn rows_question(
     let Some(place) = sort.input.schema().maybe_index_of_column(key) else {
         return Ok(None);
     };
-    let Some(filter) = resident.filter(None, &sort.input) else {
+    let Some(filter) = pinned.filter(None, &sort.input) else {
         return Ok(None);
     };
     let column = columns[place];
-    if resident.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
+    if pinned.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
         return Ok(None);
     }
     let ordering = LexOrdering::new([PhysicalSortExpr::new(
@@ -156,8 +156,6 @@ pub(super) async fn rows_question(
         k,
         columns,
     };
-    let question = resident.question(rows, schema, timed);
-    Ok(ordering
-        .is_some()
-        .then_some(PinnedQuestion { ordering, ..question }))
+    let query = pinned.query(rows, schema, timed);
+    Ok(ordering.is_some().then_some(PinnedQuery { ordering, ..query }))
 }

@@ -1,4 +1,4 @@
-//! Quantiles of groups of pinned rows.
+//! Quantiles of groups of pinned tables.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ const GROUPS: [&str; 7] = ["b", "i8", "u16", "i32", "date", "i64", "u64"];
 /// One statement for each type that rows are grouped by.
 pub(super) fn by_every_type(table: &Table, statement: impl Fn(&str) -> String) -> Vec<String> {
     let is_extreme = table.nulls && table.pattern == Pattern::Extremes;
-    // Numbers from 0 to 2^64 - 1 leave none for NULL: see `what_does_not_fit`.
+    // Numbers from 0 to 2^64 - 1 leave no code for NULL: see `what_does_not_fit`.
     let fits = |group: &&str| !(is_extreme && ["i64", "u64"].contains(group));
     GROUPS.into_iter().filter(fits).map(statement).collect()
 }
 
-/// Groups of every type, with values that are narrow and wide.
+/// Groups by every type, with narrow and with wide values.
 fn groups_of_every_type(table: &Table) -> Vec<Statement> {
     let statements = by_every_type(table, |group| {
         format!(
@@ -47,7 +47,7 @@ fn values_of_every_type(table: &Table) -> Vec<Statement> {
     shown(statements, PINNED)
 }
 
-/// Several group columns, rows that a filter leaves, groups of which a call sees no value.
+/// Several group columns, filters, and groups in which a call sees no value.
 const FILTERED: [&str; 8] = [
     "SELECT b, i8, exact_quantiles(f64, [0.1, 0.9]) FROM t GROUP BY b, i8 ORDER BY b, i8",
     "SELECT i32, b, u8, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, b, u8 ORDER BY i32, b, u8",
@@ -60,8 +60,7 @@ const FILTERED: [&str; 8] = [
     "SELECT i8 FROM t GROUP BY i8 HAVING exact_quantiles(f32, 0.5) > 0 ORDER BY i8",
 ];
 
-/// A filter of several calls, or what their filters share, is computed in a projection below by the time that the device is
-/// chosen, which decides it all the same.
+/// The optimizer computes a filter of several calls, or a common part of filters, in a projection below. The device computes it anyway.
 const SHARED: [&str; 2] = [
     "SELECT i8, exact_quantiles(f64, 0.5) FILTER (WHERE i64 > 0), count(*) FILTER (WHERE i64 > 0), \
      count(u16) FILTER (WHERE i64 > 0 AND b) FROM t GROUP BY i8 ORDER BY i8",
@@ -69,7 +68,7 @@ const SHARED: [&str; 2] = [
      u8 AS x, f32 AS y, i32 BETWEEN -5 AND 1000 AS z FROM t) GROUP BY x ORDER BY x",
 ];
 
-/// `count`, `min` and `max` beside quantiles: of rows, of values, of groups that a filter leaves nothing of.
+/// `count`, `min` and `max` beside quantiles: of rows, of values, and of groups without rows after a filter.
 const COUNTS_AND_ENDS: [&str; 5] = [
     "SELECT i8, count(*), exact_quantiles(f64, 0.5), count(f64), count(f32), count(1) FROM t GROUP BY i8 ORDER BY i8",
     "SELECT b, min(i64), exact_quantiles(f32, [0.1, 0.9]), max(i64), max(dec), min(date) FROM t GROUP BY b ORDER BY b",
@@ -80,7 +79,7 @@ const COUNTS_AND_ENDS: [&str; 5] = [
     "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8 HAVING count(*) > 3 ORDER BY i8",
 ];
 
-/// Values, and groups that are few, of any share of the rows, and as many as rows.
+/// Columns of values and of groups: few groups, groups with various shares of the rows, and as many groups as rows.
 fn long(pattern: Pattern, rows: usize, _: bool) -> Columns {
     let mut all = some(columns(pattern, rows, 5), &["u8", "i16", "f32", "f64"]);
     let thousand = pseudo_random(rows, 3).map(|word| (word % 1000) as i32 - 500);
@@ -104,7 +103,7 @@ fn long_columns(_: &Table) -> Vec<Statement> {
     shown(statements, PINNED)
 }
 
-/// Values, and 100 000 groups.
+/// A column of values, and one of 100 000 groups.
 fn many(pattern: Pattern, rows: usize, _: bool) -> Columns {
     let mut all = some(with_nulls(columns(pattern, rows, 5)), &["i16", "f32", "f64"]);
     let many = pseudo_random(rows, 3).map(|word| (word % 100_000) as i32);
@@ -112,7 +111,7 @@ fn many(pattern: Pattern, rows: usize, _: bool) -> Columns {
     all
 }
 
-/// More groups than one thread takes, by every method.
+/// More groups than one work chunk has, by every method.
 const MANY: [&str; 2] = [
     "SELECT g, exact_quantiles(f32, [0.01, 0.5, 0.99]), exact_quantiles(f64, 0.5, 'linear'), count(*), min(i16) FROM t \
      GROUP BY g ORDER BY g",
@@ -138,7 +137,7 @@ const EVERY_TYPE: Case = Case {
     statements: groups_of_every_type,
 };
 
-/// Any pattern that has few groups, many and all.
+/// A pattern with few groups, with many, and with as many as rows.
 const THREE: &[Pattern] = &[Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -173,7 +172,7 @@ pub(super) fn cases() -> Vec<Case> {
             statements: |_| shown(COUNTS_AND_ENDS, PINNED),
             ..EVERY_TYPE
         },
-        // More rows than one turn of all blocks has.
+        // More rows than all blocks read in one step.
         Case {
             name: "groups_of_long_columns",
             patterns: &patterns::ALL,

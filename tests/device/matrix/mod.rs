@@ -1,4 +1,4 @@
-//! Type x pattern x length x NULLs x operator: a device and the CPU give the same bits.
+//! A device and the CPU give the same bits, for type x pattern x length x NULLs x operator.
 //!
 //! Each [`Case`] is a line of the matrix: statements over tables that differ by pattern, number of rows and NULLs. Each of its
 //! patterns is a test of its own, `matrix::CASE::PATTERN`.
@@ -19,7 +19,7 @@ pub(crate) use topk::{in_order_of_groups, with_cents, with_id};
 
 use crate::support::{Columns, On, asynchronous, columns, named, pinned, same, two_devices, with_nulls};
 
-/// What plans over pinned columns show.
+/// The operator that plans over pinned columns show.
 const PINNED: &str = "PinnedExec: device=cuda:0";
 
 /// Where the statements of a case run.
@@ -44,8 +44,8 @@ struct Table {
     names: Vec<&'static str>,
 }
 
-/// A statement, and what its plan shows on the device, where `{second}` stands for the name of the second one and `{strategy}` for
-/// the case's strategy.
+/// A statement, and the text that its plan shows on the device, where `{second}` stands for the name of the second device and
+/// `{strategy}` for the strategy of the case.
 type Statement = (String, &'static str);
 
 /// A line of the matrix.
@@ -55,7 +55,7 @@ struct Case {
     patterns: &'static [Pattern],
     /// Numbers of rows, and whether a third of the values are NULL.
     sizes: &'static [(usize, bool)],
-    /// Partitions that the session plans for, and those of the table.
+    /// Number of partitions that the session plans for, and of the table.
     partitions: (usize, usize),
     columns: fn(Pattern, usize, bool) -> Columns,
     place: Place,
@@ -89,7 +89,7 @@ impl Case {
             Place::Pinned | Place::PinnedOnTwo => pinned(&ctx, &table, self.partitions.1).await,
             Place::Streamed(batch_rows) | Place::StreamedToTwo(batch_rows) => {
                 register(&ctx, "t", &table, self.partitions.1, batch_rows);
-                // By itself no column is sent anywhere.
+                // With `auto` no column is sent to a device.
                 on.otherwise = "auto";
             }
         }
@@ -134,7 +134,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests.collect()
 }
 
-/// Each length without and with NULLs.
+/// Each length, without and with NULLs.
 macro_rules! lens {
     ($($len:literal),*) => {
         &[$(($len, false), ($len, true)),*]
@@ -142,13 +142,13 @@ macro_rules! lens {
 }
 use lens;
 
-/// All columns, with NULLs where they are asked for.
+/// All columns, with or without NULLs.
 fn all(pattern: Pattern, rows: usize, seed: u64, nulls: bool) -> Columns {
     let all = columns(pattern, rows, seed);
     if nulls { with_nulls(all) } else { all }
 }
 
-/// Columns of these names.
+/// The columns with these names.
 fn some(columns: Columns, names: &[&str]) -> Columns {
     let some = columns.into_iter().filter(|(name, _)| names.contains(name));
     some.collect()

@@ -43,7 +43,7 @@ fn every_type(table: &Table) -> Vec<Statement> {
     shown(statements, PINNED)
 }
 
-/// One rank a sequence of kernels, which is found by two comparisons.
+/// One rank for each sequence of kernels, which two comparisons find.
 fn single_ranks(_: &Table) -> Vec<Statement> {
     let statements = ["0.0001", "0.05", "0.5", "0.95", "0.9999"].map(|q| {
         let calls = SINGLE.map(|x| format!("exact_quantiles({x}, {q})")).join(", ");
@@ -52,7 +52,7 @@ fn single_ranks(_: &Table) -> Vec<Statement> {
     shown(statements, PINNED)
 }
 
-/// Conditions of `WHERE` and `FILTER`, decided on the device.
+/// Conditions of `WHERE` and `FILTER` that the device computes.
 const CONDITIONS: [&str; 21] = [
     "i64 > 0",
     "0 >= i64",
@@ -93,7 +93,7 @@ fn filters(_: &Table) -> Vec<Statement> {
     shown(statements, PINNED)
 }
 
-/// By a projection below, as several calls have them.
+/// Filters of several calls, which the optimizer computes in a projection below.
 fn shared_filters(_: &Table) -> Vec<Statement> {
     shown(
         [
@@ -106,7 +106,7 @@ fn shared_filters(_: &Table) -> Vec<Statement> {
     )
 }
 
-/// By a strategy's rounds, without a mask and with one.
+/// In the rounds of a strategy, without a filter and with one.
 fn by_rounds(table: &Table) -> Vec<Statement> {
     let sql = few_ranks(&table.names);
     vec![
@@ -117,7 +117,7 @@ fn by_rounds(table: &Table) -> Vec<Statement> {
 
 const ON_TWO: &str = "+{second} (";
 
-/// A filter for all calls beside one of a call.
+/// A filter for all calls together with a filter of one call.
 fn filtered() -> String {
     let all = percentiles();
     format!("SELECT exact_quantiles(f32, {all}), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t")

@@ -1,4 +1,4 @@
-//! Quantiles of columns that go to a device as they are read.
+//! Quantiles of columns that are sent to a device while they are read.
 
 use datafusion_quantiles::config::StrategyName;
 use quantiles_testing::patterns::{self, Pattern};
@@ -7,7 +7,7 @@ use super::quantiles::few_ranks;
 use super::{Case, Place, Statement, Table, all, for_each, lens, shown, some};
 use crate::support::{columns, with_nulls};
 
-/// What the plan shows.
+/// The text that the plan shows.
 const STREAMED: &str = "device=cuda:0, on_device=[";
 
 const LONG: [&str; 4] = ["f32", "f64", "i16", "dec"];
@@ -43,7 +43,7 @@ const EVERY_TYPE: Case = Case {
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = vec![
         EVERY_TYPE,
-        // Pieces of memory that are filled more than once, and ranks that a sample misses.
+        // Stages that are filled more than once, and ranks that a sample misses.
         Case {
             name: "streamed_quantiles_of_long_columns",
             patterns: &patterns::ALL,

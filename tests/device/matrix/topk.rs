@@ -1,4 +1,4 @@
-//! The best rows of pinned columns, of all rows and of each group.
+//! The best rows of pinned tables, among all rows and in each group.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::{Case, PINNED, Place, Statement, Table, all, lens, shown, some};
 use crate::runs::runs_of;
 use crate::support::{Columns, columns, with_nulls};
 
-/// Columns of these names, and the number of each row.
+/// The columns with these names, and a column of row numbers.
 pub(crate) fn with_id(columns: Columns, rows: usize, names: &[&str]) -> Columns {
     numbered(some(columns, names), rows)
 }
 
-/// Columns, and the number of each row.
+/// The columns, and a column of row numbers.
 fn numbered(mut columns: Columns, rows: usize) -> Columns {
     columns.push(("id", Arc::new(Int64Array::from_iter_values(0..rows as i64))));
     columns
@@ -27,7 +27,7 @@ fn numbered(mut columns: Columns, rows: usize) -> Columns {
 const NAMES: [&str; 9] = ["b", "i8", "f16", "u32", "f32", "date", "i64", "f64", "dec"];
 const MISLEADING: [&str; 4] = ["i16", "f32", "f64", "i64"];
 
-/// Every key with a value of another column, every k.
+/// Every column as key with values of another column, for every k.
 fn every_type(_: &Table) -> Vec<Statement> {
     let calls = NAMES.iter().enumerate().flat_map(|(i, key)| {
         let value = NAMES[(i + 4) % NAMES.len()];
@@ -44,7 +44,7 @@ fn every_type(_: &Table) -> Vec<Statement> {
     shown([sql], PINNED)
 }
 
-/// Thresholds from samples that mislead, more rows than a block holds, values that tie in their turn.
+/// Thresholds of samples that mislead, more rows than a block has room for, and values that tie, too.
 fn misleading(_: &Table) -> Vec<Statement> {
     let calls = MISLEADING.map(|key| {
         format!(
@@ -55,7 +55,7 @@ fn misleading(_: &Table) -> Vec<Statement> {
     shown([format!("SELECT {} FROM t", calls.join(", "))], PINNED)
 }
 
-/// `WHERE` and `FILTER`, decided on the device; keys and values of the rows that are left.
+/// `WHERE` and `FILTER` that the device computes, over keys and values.
 fn filtered(_: &Table) -> Vec<Statement> {
     let conditions = [
         "i64 > 0",
@@ -82,7 +82,7 @@ const SHARED: [&str; 2] = [
      AS y, dec < 0 AS z FROM t)",
 ];
 
-/// `ORDER BY` with a `LIMIT`: the key tells rows apart, or nothing else is selected.
+/// `ORDER BY` with a `LIMIT`, where keys are distinct or no other column is selected.
 const FIRST_ROWS: [&str; 6] = [
     "SELECT f64 FROM t ORDER BY f64 LIMIT 100",
     "SELECT f32 FROM t ORDER BY f32 DESC LIMIT 1000",
@@ -92,7 +92,7 @@ const FIRST_ROWS: [&str; 6] = [
     "SELECT dec FROM t WHERE i8 > 3 ORDER BY dec DESC NULLS LAST LIMIT 20",
 ];
 
-/// All columns, decimals of few digits, and the number of each row.
+/// All columns, decimals of few digits, and a column of row numbers.
 pub(crate) fn with_cents(pattern: Pattern, rows: usize, seed: u64, nulls: bool) -> Columns {
     let mut all = columns(pattern, rows, seed);
     let wide = all.iter().find(|(name, _)| *name == "dec").unwrap().1.clone();
@@ -103,12 +103,12 @@ pub(crate) fn with_cents(pattern: Pattern, rows: usize, seed: u64, nulls: bool) 
     numbered(if nulls { with_nulls(all) } else { all }, rows)
 }
 
-/// Calls whose groups, keys and values, or places, have room in a record beside groups of up to 32 bits.
+/// Calls whose keys with values, or with places, fit in a record beside a group code of up to 32 bits.
 const CALLS: &str = "topk_by(id, f32, 10), topk_by(f64, i8, 7, 'asc'), max_by(i64, f64), min_by(f32, i16, 3), \
                      topk_by(cents, cents, 5), topk_by(i8, i8, 100000), topk_by(b, f16, 33), topk_by(f16, b, 40, 'asc'), \
                      min_by(u64, date, 4), max_by(ts, u16, 1000), topk_by(f32, f64, 20)";
 
-/// Calls that have room there beside groups of 64 bits.
+/// Calls that fit in a record beside a group code of 64 bits.
 const NARROW: &str =
     "topk_by(f64, f32, 10), max_by(i64, i8), min_by(cents, i16, 3), topk_by(f16, date, 4, 'asc')";
 
@@ -124,7 +124,7 @@ fn groups_of_every_type(table: &Table) -> Vec<Statement> {
     shown(statements, PINNED)
 }
 
-/// Several group columns, rows that a filter leaves, groups of which a call sees no row.
+/// Several group columns, filters, and groups in which a call sees no row.
 const FILTERED_GROUPS: [&str; 7] = [
     "SELECT b, i8, topk_by(id, f64, 3), max_by(i16, i16) FROM t GROUP BY b, i8 ORDER BY b, i8",
     "SELECT i8, topk_by(id, f64, 3) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
@@ -135,7 +135,7 @@ const FILTERED_GROUPS: [&str; 7] = [
     "SELECT i8 FROM t GROUP BY i8 HAVING max_by(i16, f32) > 0 ORDER BY i8",
 ];
 
-/// Few groups that are long, whose rows warps select, one with most of the rows, and as many groups as rows.
+/// Few long groups, whose rows warps select; one group with most of the rows; and as many groups as rows.
 fn long(pattern: Pattern, rows: usize, _: bool) -> Columns {
     let mut all = some(
         with_nulls(columns(pattern, rows, 5)),
