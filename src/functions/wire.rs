@@ -162,7 +162,7 @@ pub(super) fn read_option<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::functions::TopKName;
+    use crate::functions::topk::TopKName;
     use crate::quantile::Quantile;
 
     fn quantiles() -> Quantiles {

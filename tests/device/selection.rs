@@ -30,7 +30,7 @@ pub(crate) fn best(
     let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
     let keys = Selection {
         column: key,
-        words: key.words(&KeySpec::try_new(key.data_type()).unwrap()),
+        format: key.format(&KeySpec::try_new(key.data_type()).unwrap()),
         mask: None,
         limit: None,
         timed: true,

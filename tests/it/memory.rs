@@ -265,7 +265,7 @@ fn threads_share_a_shard_that_is_on_disk() {
             assert_eq!(files_below(folder.path()).len(), 1);
             let mut local = LocalShards::new(spec.width(), vec![shard], 4, Stop::default());
             assert_eq!(local.parallelism(), 4);
-            let strategy = name.strategy(1_200_000, &ranks, 4, &local.room()).unwrap();
+            let strategy = name.strategy(1_200_000, &ranks, 4, &local.budget()).unwrap();
             let solution =
                 futures::executor::block_on(solve_ranks(&mut local, strategy.as_ref(), ranks.clone()));
             let solution = solution.unwrap();

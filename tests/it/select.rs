@@ -104,7 +104,7 @@ fn all_equal_data_copies_nothing() {
 /// Two rounds for any data, shards and ranks, and never more copied than is proved.
 #[test]
 fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
-    for (n, shards, accuracy) in [
+    for (n, partitions, accuracy) in [
         (1, 1, 10.0),
         (50, 3, 10.0),
         (5000, 1, 40.0),
@@ -117,9 +117,9 @@ fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
             let width = KeySpec::try_new(values.data_type()).unwrap().width();
             for count in [1, 9, 99] {
                 let ranks = ranks_of(n as u64, count);
-                let mut simulated = simulated(width, shards(&CpuBackend::default(), &values, shards, 8192));
+                let mut simulated = simulated(width, shards(&CpuBackend::default(), &values, partitions, 8192));
                 let solution = run(&mut simulated, &GkSelect::with(eps(accuracy)), &ranks);
-                let what = format!("{n} values, {shards} shards, {count} ranks, {pattern:?}");
+                let what = format!("{n} values, {partitions} shards, {count} ranks, {pattern:?}");
                 assert_eq!(simulated.log().rounds(), ["sketch", "count"], "{what}");
                 let copied = solution.rounds[1].values as f64 - (4 * ranks.len() + 1) as f64;
                 let most = 4.0 * n as f64 / accuracy * ranks.len() as f64;
@@ -219,11 +219,11 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
         let even = || -> Vec<Box<dyn Shard>> {
             let share = n as usize / q;
             (0..q)
-                .map(|shard| {
+                .map(|index| {
                     shard(
                         &CpuBackend::default(),
                         &spec,
-                        &[values.slice(shard * share, share)],
+                        &[values.slice(index * share, share)],
                     )
                 })
                 .collect()
@@ -446,7 +446,7 @@ proptest! {
         pattern in proptest::sample::select(patterns::ALL.to_vec()),
         strategy in 0..9_usize,
         len in prop_oneof![1..50_usize, 1000..6000_usize, 20_000..40_000_usize],
-        shards in 1..9_usize,
+        partitions in 1..9_usize,
         batch in prop_oneof![Just(1000_usize), Just(8192), 100..3000_usize],
         floats: bool,
         count in prop_oneof![Just(1_u64), 2..10_u64, Just(99)],
@@ -461,7 +461,7 @@ proptest! {
         sorted.sort_unstable();
         let ranks = ranks_of(len as u64, count);
         let strategy = &strategies()[strategy];
-        let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, shards, batch));
+        let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, partitions, batch));
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy.as_ref(), ranks.clone()))
             .map_err(|error| TestCaseError::fail(error.to_string()))?;
         for rank in ranks {
