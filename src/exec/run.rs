@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::{
@@ -26,7 +25,7 @@ use crate::quantile::QuantileSpec;
 use crate::quantile::Selected;
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
-use crate::threads::in_order;
+use crate::threads::PartitionTasks;
 
 /// Metrics of one execution. Their names are stable: users may rely on them.
 pub(super) struct RunMetrics {
@@ -166,7 +165,7 @@ impl Run {
             }
             _ => None,
         };
-        let mut tasks = JoinSet::new();
+        let mut tasks = PartitionTasks::new();
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = PartitionScan::try_new(
                 &self.aggregates,
@@ -183,9 +182,9 @@ impl Run {
                 Some(devices) => scan.onto_device(devices, partition, &self.selection.memory)?,
                 None => scan,
             };
-            tasks.spawn(async move { (partition, scan.read(stream).await) });
+            tasks.spawn(partition, scan.read(stream));
         }
-        in_order(tasks).await
+        tasks.in_order().await
     }
 
     fn record_held(&self, columns: &[Vec<CollectedColumn>]) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
-use datafusion::common::runtime::{JoinSet, SpawnedTask};
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, TableReference, internal_err, plan_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -12,7 +12,7 @@ use datafusion::prelude::{Expr, SessionContext};
 
 use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
-use crate::threads::{Batches, fed, in_order};
+use crate::threads::{Batches, PartitionTasks, fed};
 
 /// Reads `columns` of `table` and uploads them to devices, partition by partition.
 ///
@@ -59,7 +59,7 @@ pub(super) async fn load(
     let opened = SpawnedTask::spawn_blocking(move || devices.open()).join().await;
     let devices = opened.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
     let types: Arc<[DataType]> = types.into();
-    let mut tasks = JoinSet::new();
+    let mut tasks = PartitionTasks::new();
     for (number, share) in shares.into_iter().enumerate() {
         let target = UploadTarget {
             types: Arc::clone(&types),
@@ -67,9 +67,9 @@ pub(super) async fn load(
             limit,
         };
         let memory = memory.new_empty();
-        tasks.spawn(async move { (number, target.read(share, memory).await) });
+        tasks.spawn(number, target.read(share, memory));
     }
-    let mut parts = in_order(tasks).await?.into_iter();
+    let mut parts = tasks.in_order().await?.into_iter();
     let mut shares: Vec<Vec<_>> = devices.iter().map(|_| Vec::new()).collect();
     for share in (0..devices.len()).cycle() {
         match parts.next() {

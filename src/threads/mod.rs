@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 mod feed;
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +11,7 @@ use datafusion::common::runtime::{JoinSet, SpawnedTask};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
 use futures::FutureExt;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
 #[cfg(feature = "cuda")]
 pub(crate) use feed::{Batches, fed};
@@ -160,7 +162,11 @@ impl Drop for ThreadPool {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    joined(SpawnedTask::spawn_blocking(work)).await
+    let running = RUNNING.try_with(Clone::clone).ok();
+    // Nobody takes the result of a task that was aborted: it is dropped before `running` is.
+    let work = move || work().map(|result| (result, running));
+    let (result, _running) = joined(SpawnedTask::spawn_blocking(work)).await?;
+    Ok(result)
 }
 
 async fn joined<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
@@ -177,26 +183,61 @@ pub(crate) fn completed<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     done.ok_or_else(|| internal_datafusion_err!("work over a scoped pool did not block"))?
 }
 
-/// Waits for one task for each partition. Returns their results in the order of partitions, so that merging them is
-/// reproducible. The first error ends the other tasks.
-pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
-    let mut done = Vec::with_capacity(tasks.len());
-    while let Some(joined) = tasks.join_next().await {
-        let failed = match joined {
-            Ok((partition, Ok(result))) => {
-                done.push((partition, result));
-                continue;
-            }
-            Ok((_, Err(error))) => error,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
-        };
-        // The other tasks give back what they hold before the failure is reported.
-        tasks.shutdown().await;
-        return Err(failed);
+tokio::task_local! {
+    /// Held by the tasks of a [`PartitionTasks`], and by what they run on blocking threads, which cannot be aborted.
+    static RUNNING: mpsc::Sender<Infallible>;
+}
+
+/// The tasks that read partitions. The first error ends the others, and is reported when nothing of them runs any more.
+pub(crate) struct PartitionTasks<T> {
+    tasks: JoinSet<(usize, Result<T>)>,
+    running: mpsc::Sender<Infallible>,
+    ended: mpsc::Receiver<Infallible>,
+}
+
+impl<T: Send + 'static> PartitionTasks<T> {
+    /// No tasks yet.
+    pub(crate) fn new() -> Self {
+        let (running, ended) = mpsc::channel(1);
+        Self {
+            tasks: JoinSet::new(),
+            running,
+            ended,
+        }
     }
-    done.sort_by_key(|(partition, _)| *partition);
-    Ok(done.into_iter().map(|(_, result)| result).collect())
+
+    /// Starts the task of a partition.
+    pub(crate) fn spawn(&mut self, partition: usize, work: impl Future<Output = Result<T>> + Send + 'static) {
+        let work = async move { (partition, work.await) };
+        self.tasks.spawn(RUNNING.scope(self.running.clone(), work));
+    }
+
+    /// Waits for all tasks. Returns their results in the order of partitions, so that merging them is reproducible.
+    ///
+    /// # Errors
+    /// The first error of a task. What the others held has been given back by then.
+    pub(crate) async fn in_order(mut self) -> Result<Vec<T>> {
+        let mut done = Vec::with_capacity(self.tasks.len());
+        while let Some(joined) = self.tasks.join_next().await {
+            let failed = match joined {
+                Ok((partition, Ok(result))) => {
+                    done.push((partition, result));
+                    continue;
+                }
+                Ok((_, Err(error))) => error,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
+            };
+            drop(done);
+            self.tasks.shutdown().await;
+            drop(self.running);
+            // Nothing is ever sent: the channel closes when the last piece of work on a blocking thread has ended.
+            self.ended.recv().await;
+            return Err(failed);
+        }
+        done.sort_by_key(|(partition, _)| *partition);
+        Ok(done.into_iter().map(|(_, result)| result).collect())
+    }
 }
 
 /// A queue of items that threads take one by one.
@@ -227,7 +268,41 @@ impl<I, W> Queue<I, W> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// Sets its flag when it is dropped, as memory is given back.
+    struct Held(Arc<AtomicBool>);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_error_is_reported_when_blocking_work_of_other_partitions_has_ended() {
+        let given_back = Arc::new(AtomicBool::new(false));
+        let held = Held(Arc::clone(&given_back));
+        let (started, begins) = tokio::sync::oneshot::channel();
+        let mut tasks = PartitionTasks::new();
+        tasks.spawn(0, async move {
+            blocking(move || {
+                let _ = started.send(());
+                std::thread::sleep(Duration::from_millis(100));
+                Ok(Some(held))
+            })
+            .await
+        });
+        tasks.spawn(1, async move {
+            let _ = begins.await;
+            exec_err!("broken")
+        });
+        let failed = tasks.in_order().await.err().map(|error| error.to_string());
+        assert!(failed.is_some_and(|error| error.contains("broken")));
+        assert!(given_back.load(Ordering::Relaxed));
+    }
 
     async fn check(pool: ThreadPool) {
         let items: Vec<u64> = (0..1000).collect();

@@ -21,7 +21,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use datafusion_quantiles::kernel::cuda::{Device, NVRTC_VARIABLE, Nvrtc};
+use datafusion_quantiles::kernel::cuda::{NVRTC_VARIABLE, Nvrtc};
 use libtest_mimic::{Arguments, Trial};
 
 /// The tests. They become ignored ones if something that they need is missing, unless it is required to be there.
@@ -37,7 +37,7 @@ fn needing(missing: Option<String>, is_required: bool, tests: Vec<Trial>) -> Vec
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut tests = needing(
-        Device::get(0).err().map(|error| error.strip_backtrace()),
+        support::missing_device(),
         support::is_device_required(),
         [
             explain::tests(),

@@ -181,6 +181,15 @@ pub(crate) fn passes_in_a_process(test: &str) {
     assert!(child.status.success() && output.contains("1 passed"), "{output}");
 }
 
+/// Why there is no device. Opens none: a test in a process of its own watches how the first one is opened.
+pub(crate) fn missing_device() -> Option<String> {
+    match Device::count() {
+        Ok(0) => Some("this machine has no device".to_owned()),
+        Ok(_) => None,
+        Err(error) => Some(error.strip_backtrace()),
+    }
+}
+
 /// The rows of a statement about pinned tables, or of any other.
 pub(crate) async fn run(ctx: &SessionContext, sql: &str) -> Vec<RecordBatch> {
     let frame = pinned::sql(ctx, sql).await;

@@ -117,7 +117,8 @@ fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
             let width = KeySpec::try_new(values.data_type()).unwrap().width();
             for count in [1, 9, 99] {
                 let ranks = ranks_of(n as u64, count);
-                let mut simulated = simulated(width, shards(&CpuBackend::default(), &values, partitions, 8192));
+                let mut simulated =
+                    simulated(width, shards(&CpuBackend::default(), &values, partitions, 8192));
                 let solution = run(&mut simulated, &GkSelect::with(eps(accuracy)), &ranks);
                 let what = format!("{n} values, {partitions} shards, {count} ranks, {pattern:?}");
                 assert_eq!(simulated.log().rounds(), ["sketch", "count"], "{what}");

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
-use datafusion::common::runtime::JoinSet;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
@@ -18,7 +17,7 @@ use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
-use crate::threads::{blocking, in_order};
+use crate::threads::{PartitionTasks, blocking};
 
 /// The answers of `work` over the groups of `streams`, by `threads` threads.
 ///
@@ -71,12 +70,12 @@ impl<T: GroupedWork> GroupRun<T> {
         self,
         streams: Vec<SendableRecordBatchStream>,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let mut tasks = JoinSet::new();
+        let mut tasks = PartitionTasks::new();
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = GroupScan::<T, W>::try_new(Arc::clone(&self.shared), &self.memory)?;
-            tasks.spawn(async move { (partition, scan.read(stream).await) });
+            tasks.spawn(partition, scan.read(stream));
         }
-        let scans = in_order(tasks).await?;
+        let scans = tasks.in_order().await?;
         match FewGroups::of(scans, &self.shared.work, &self.memory)? {
             Ok(few) => self.few(few).await,
             Err(scans) => self.many(scans).await,
@@ -109,11 +108,11 @@ impl<T: GroupedWork> GroupRun<T> {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let metrics = &self.shared.metrics;
         metrics.count("many_groups").add(1);
-        let mut tasks = JoinSet::new();
+        let mut tasks = PartitionTasks::new();
         for (partition, scan) in scans.into_iter().enumerate() {
-            tasks.spawn(async move { (partition, blocking(move || scan.into_many()).await) });
+            tasks.spawn(partition, blocking(move || scan.into_many()));
         }
-        let scans = in_order(tasks).await?;
+        let scans = tasks.in_order().await?;
         let (shared, memory) = (Arc::clone(&self.shared), self.memory.new_empty());
         let partitions = Arc::new(HashPartitions::try_new(shared, scans, memory, self.threads)?);
         let spiller = &self.shared.spiller;

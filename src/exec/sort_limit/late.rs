@@ -7,7 +7,6 @@ use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::compute::kernels::cmp::not_distinct;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::runtime::JoinSet;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -28,7 +27,7 @@ use super::scan::reserve;
 use super::store::RowStore;
 use super::{SortLimitExec, SortLimitWork};
 use crate::exec::operator::{Execution, Operator, Work};
-use crate::threads::in_order;
+use crate::threads::PartitionTasks;
 
 /// Fetches all columns of the rows that its input names. The input has the columns that rows are ordered by, and the position of each
 /// row in the files.
@@ -215,12 +214,12 @@ impl LateFetch {
     async fn read(&self, numbers: &[u64]) -> Result<Vec<Vec<RecordBatch>>> {
         let threads = self.context.session_config().target_partitions();
         let scan = self.rows.fetching(&self.schema, numbers, threads)?;
-        let mut tasks = JoinSet::new();
+        let mut tasks = PartitionTasks::new();
         for partition in 0..scan.output_partitioning().partition_count() {
             let stream = scan.execute(partition, Arc::clone(&self.context))?;
-            tasks.spawn(async move { (partition, stream.try_collect::<Vec<_>>().await) });
+            tasks.spawn(partition, stream.try_collect::<Vec<_>>());
         }
-        in_order(tasks).await
+        tasks.in_order().await
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::runtime::JoinSet;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -23,8 +22,8 @@ use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::with_key;
 use crate::key::{Key, Width};
+use crate::threads::PartitionTasks;
 use crate::threads::blocking;
-use crate::threads::in_order;
 
 /// The first rows of all `streams` together, in order.
 pub(super) fn stream(
@@ -95,12 +94,12 @@ async fn first_rows<K: Key>(
     streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
 ) -> Result<FirstRows> {
-    let mut tasks = JoinSet::new();
+    let mut tasks = PartitionTasks::new();
     for (partition, stream) in streams.into_iter().enumerate() {
         let scan = SortLimitScan::<K>::try_new(Arc::clone(shared), &memory)?;
-        tasks.spawn(async move { (partition, scan.read(stream).await) });
+        tasks.spawn(partition, scan.read(stream));
     }
-    let scans = in_order(tasks).await?;
+    let scans = tasks.in_order().await?;
     shared.floor.finish();
     let shared = Arc::clone(shared);
     blocking(move || {
