@@ -201,7 +201,7 @@ mod tests {
             round_trip(&Guarded::new(Arc::clone(function)).into());
             let rows = TopKBy::of(function).unwrap();
             round_trip(&rows.bound_to(Some(300)).into());
-            if rows.sql_name() != TopKName::TopkBy {
+            if rows.sql_name() != TopKName::Topk {
                 round_trip(&rows.bound_to(None).into());
             }
         }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn numbers_of_rows_that_no_call_has_are_errors() {
         let error = |k: Option<usize>| {
-            let function = TopKBy::new(TopKName::TopkBy, false).bound_to(k);
+            let function = TopKBy::new(TopKName::Topk, false).bound_to(k);
             let mut out = Vec::new();
             assert!(put_aggregate(&function.into(), &mut out));
             read_aggregate(&mut Reader::new("function", &out))

@@ -33,7 +33,7 @@ impl Call {
 
     /// Whether rows whose value is NULL are skipped.
     pub(crate) fn skips_null_values(&self) -> bool {
-        self.sql_name != TopKName::TopkBy
+        self.sql_name != TopKName::Topk
     }
 
     /// The sort column of keys, which are not NULL.

@@ -40,12 +40,12 @@ impl TopKBy {
     /// The function with the name `sql_name`. `ascending`: the least keys of `topk_by` are the best; `max_by` and `min_by` ignore it.
     pub(crate) fn new(sql_name: TopKName, ascending: bool) -> Self {
         let ascending = match sql_name {
-            TopKName::TopkBy => ascending,
-            TopKName::MaxBy => false,
-            TopKName::MinBy => true,
+            TopKName::Topk => ascending,
+            TopKName::Max => false,
+            TopKName::Min => true,
         };
         let mut name = sql_name.as_str().to_owned();
-        if sql_name == TopKName::TopkBy && ascending {
+        if sql_name == TopKName::Topk && ascending {
             name += "_asc";
         }
         Self {
@@ -131,11 +131,11 @@ impl AggregateUDFImpl for TopKBy {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match (arg_types, self.sql_name, self.is_bound()) {
-            ([value, key], _, true) | ([value, key], TopKName::MaxBy | TopKName::MinBy, false) => {
+            ([value, key], _, true) | ([value, key], TopKName::Max | TopKName::Min, false) => {
                 Ok(vec![ordered_type(value), ordered_type(key)])
             }
             ([value, key, k], _, false) => Ok(vec![ordered_type(value), ordered_type(key), k.clone()]),
-            ([_, _, _, _], TopKName::TopkBy, false) => plan_err!(
+            ([_, _, _, _], TopKName::Topk, false) => plan_err!(
                 "{} with a direction needs its expression planner: register the extension with \
                  datafusion_quantiles::register_all",
                 self.sql_name
@@ -186,10 +186,10 @@ impl AggregateUDFImpl for TopKBy {
 
 static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
     let all = [
-        (TopKName::TopkBy, false),
-        (TopKName::TopkBy, true),
-        (TopKName::MaxBy, false),
-        (TopKName::MinBy, true),
+        (TopKName::Topk, false),
+        (TopKName::Topk, true),
+        (TopKName::Max, false),
+        (TopKName::Min, true),
     ];
     let function = |(sql_name, ascending)| Arc::new(AggregateUDF::from(TopKBy::new(sql_name, ascending)));
     all.into_iter().map(function).collect()

@@ -6,32 +6,32 @@ use std::fmt::{self, Display};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum TopKName {
     /// `topk_by(v, x, k [, 'asc' | 'desc'])`.
-    TopkBy,
+    Topk,
     /// `max_by(v, x [, k])`.
-    MaxBy,
+    Max,
     /// `min_by(v, x [, k])`.
-    MinBy,
+    Min,
 }
 
 impl TopKName {
     /// The name in SQL.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            TopKName::TopkBy => "topk_by",
-            TopKName::MaxBy => "max_by",
-            TopKName::MinBy => "min_by",
+            TopKName::Topk => "topk_by",
+            TopKName::Max => "max_by",
+            TopKName::Min => "min_by",
         }
     }
 
     /// Whether a call may leave out `k`, and gets one value then.
     pub(super) fn answers_one(self) -> bool {
-        self != TopKName::TopkBy
+        self != TopKName::Topk
     }
 
     /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(self, count: usize) -> String {
         let takes = match self {
-            TopKName::TopkBy => {
+            TopKName::Topk => {
                 "3 or 4 arguments: values, keys, a constant number of rows, and optionally 'asc' or 'desc'"
             }
             _ => "2 or 3 arguments: values, keys, and optionally a constant number of rows",

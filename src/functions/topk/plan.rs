@@ -24,14 +24,10 @@ pub(crate) fn plan_call(
         return plan_err!("{sql_name} is ordered by its second argument: remove ORDER BY {order}");
     }
     let ascending = match args {
-        [_, _, _, direction] if sql_name == TopKName::TopkBy => direction_argument(sql_name, direction)?,
+        [_, _, _, direction] if sql_name == TopKName::Topk => direction_argument(sql_name, direction)?,
         _ => function.is_ascending(),
     };
-    let count = if sql_name == TopKName::TopkBy {
-        3
-    } else {
-        args.len()
-    };
+    let count = if sql_name == TopKName::Topk { 3 } else { args.len() };
     let planned: Vec<Expr> = args.iter().take(count).cloned().collect();
     if args.len() > 4 {
         return plan_err!("{}", sql_name.wrong_arguments(args.len()));
