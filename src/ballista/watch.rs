@@ -74,12 +74,21 @@ impl Watch {
         })
     }
 
-    /// Checks that all executors of the start are still there.
+    /// Checks that all executors of the start are still there. A scheduler that does not answer is asked again for 25 seconds.
     ///
     /// # Errors
-    /// An execution error that names the lost executors.
+    /// An execution error that names the lost executors, or that says that the scheduler does not answer.
     pub async fn check(&self) -> Result<()> {
-        self.compare(&self.scheduler.executors().await)
+        let started = Instant::now();
+        loop {
+            match self.scheduler.executors().await {
+                Err(Refusal::Silent(_)) if started.elapsed() < NOTICED => tokio::time::sleep(SOON).await,
+                Err(Refusal::Silent(why)) => {
+                    return exec_err!("{LOST_EXECUTOR}, perhaps: the scheduler does not answer ({why})");
+                }
+                now => return self.compare(&now),
+            }
+        }
     }
 
     /// Checks the executors of the start against those of now; no error if the scheduler does not report them.

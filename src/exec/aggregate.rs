@@ -13,7 +13,7 @@ use super::operator::comma_separated;
 use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
 use crate::key::{ByteSpec, KeySpec};
-use crate::quantile::Selected;
+use crate::quantile::AnswerSpec;
 use crate::quantile::{Quantile, QuantileSpec};
 
 /// One aggregate of the operator: one column of its output.
@@ -30,7 +30,7 @@ pub enum ExecAggregate {
 pub struct QuantilesCall {
     argument: Arc<dyn PhysicalExpr>,
     filter: Option<Arc<dyn PhysicalExpr>>,
-    selected: Selected,
+    answer_spec: AnswerSpec,
     /// How the call is answered from a sample; `None`: it is answered exactly.
     sampled: Option<Sampled>,
 }
@@ -51,7 +51,7 @@ impl QuantilesCall {
         Ok(Self {
             argument,
             filter,
-            selected: Selected::try_new(data_type, quantile_spec, is_list, false)?,
+            answer_spec: AnswerSpec::try_new(data_type, quantile_spec, is_list, false)?,
             sampled: None,
         })
     }
@@ -65,7 +65,9 @@ impl QuantilesCall {
     /// Whether the call is answered exactly, over all values (not only distinct ones), and by keys.
     #[cfg(feature = "cuda")]
     pub(crate) fn is_exact_by_keys(&self) -> bool {
-        self.sampled.is_none() && !self.selected.is_distinct() && matches!(self.selected, Selected::Keys(_))
+        self.sampled.is_none()
+            && !self.answer_spec.is_distinct()
+            && matches!(self.answer_spec, AnswerSpec::Keys(_))
     }
 
     /// Whether the answer includes bounds of each value's rank.
@@ -75,20 +77,20 @@ impl QuantilesCall {
 
     /// The call over the distinct values only.
     pub(crate) fn distinct(mut self) -> Self {
-        self.selected = self.selected.distinct();
+        self.answer_spec = self.answer_spec.distinct();
         self
     }
 
     /// The column of answers: its type, and the quantiles in it.
-    pub(super) fn selected(&self) -> &Selected {
-        &self.selected
+    pub(super) fn answer_spec(&self) -> &AnswerSpec {
+        &self.answer_spec
     }
 }
 
 impl Display for QuantilesCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quantile_spec = self.selected.quantile_spec();
-        let distinct = if self.selected.is_distinct() {
+        let quantile_spec = self.answer_spec.quantile_spec();
+        let distinct = if self.answer_spec.is_distinct() {
             "DISTINCT "
         } else {
             ""
@@ -99,7 +101,7 @@ impl Display for QuantilesCall {
             Some(Sampled { bounds: true, .. }) => &GkName::ApproxPercentileSampleBounds,
         };
         write!(f, "{name}({distinct}{}, ", self.argument)?;
-        match (self.selected.is_list(), quantile_spec.quantiles.as_slice()) {
+        match (self.answer_spec.is_list(), quantile_spec.quantiles.as_slice()) {
             (false, [quantile]) => write!(f, "{quantile}")?,
             (_, quantiles) => write!(f, "{}", Abbreviated(quantiles))?,
         }
@@ -242,7 +244,7 @@ impl Aggregates {
 
     /// Index of the key column that `call` reads, which is added if it is new.
     fn column(&mut self, call: &QuantilesCall) -> usize {
-        let (spec, distinct) = (call.selected.spec(), call.selected.is_distinct());
+        let (spec, distinct) = (call.answer_spec.spec(), call.answer_spec.is_distinct());
         let buckets = call.sampled.map(|sampled| sampled.buckets);
         let same = |column: &KeyColumn| {
             column.argument.eq(&call.argument)
@@ -256,7 +258,7 @@ impl Aggregates {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
                 spec: spec.clone(),
-                bytes: call.selected.bytes().cloned(),
+                bytes: call.answer_spec.bytes().cloned(),
                 distinct,
                 buckets,
             });

@@ -77,11 +77,10 @@ impl CollectedColumn {
         }
     }
 
-    /// Gives back memory that only further values would need, and returns how many bytes that is. Shards do so by themselves, at their
-    /// first request.
+    /// Gives back memory that only further values would need, and returns how many bytes that is.
     pub(super) fn seal(&mut self) -> usize {
         match self {
-            CollectedColumn::Keys(_) => 0,
+            CollectedColumn::Keys(shard) => shard.seal(),
             CollectedColumn::Bytes(_, values) => values.seal(),
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(_) => 0,

@@ -14,7 +14,7 @@ use super::aggregate::{Aggregates, ExecAggregate};
 #[cfg(feature = "cuda")]
 use super::on_device::{UploadChoice, is_for_device};
 use super::operator::{Execution, Operator, Work, at_the_end, comma_separated};
-use super::run::{Run, RunMetrics};
+use super::run::{QuantilesExecution, RunMetrics};
 use super::selection::SelectionContext;
 use crate::config::StrategyName;
 
@@ -148,7 +148,7 @@ impl Work for QuantilesWork {
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let streams = on.partitions()?;
-        let run = Run {
+        let run = QuantilesExecution {
             aggregates: Arc::clone(&self.aggregates),
             schema: Arc::clone(&self.schema),
             selection: SelectionContext::new(self.strategy, on.memory(), &on.context),

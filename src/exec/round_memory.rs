@@ -114,15 +114,27 @@ fn spill_for(
     let Some(mut plan) = plans.next() else {
         return internal_err!("no plan for the memory of rounds");
     };
-    let (mut refused, mut wanted) = (Ok(()), plan.bytes + plan.threads * need.free_bytes_per_thread);
+    let mut refused = need.set_aside(plan, round_memory);
+    if refused.is_ok() {
+        return Ok((columns, *plan));
+    }
+    let all = plan.bytes + plan.threads * need.free_bytes_per_thread;
+    let mut wanted = all;
     for column in largest_first {
-        let given = column.spill(wanted, stop)? + column.seal();
-        wanted = wanted.saturating_sub(given);
-        if given > 0 {
+        loop {
+            let given = column.spill(wanted, stop)? + column.seal();
+            if given == 0 {
+                break;
+            }
             refused = need.set_aside(plan, round_memory);
             if refused.is_ok() {
                 return Ok((columns, *plan));
             }
+            // Others may have taken what was given back: then as much is wanted again.
+            wanted = match wanted.saturating_sub(given) {
+                0 => all,
+                rest => rest,
+            };
         }
     }
     for smaller in plans {
@@ -140,4 +152,99 @@ fn spill_for(
         ))
     })?;
     Ok((columns, *plan))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{ArrayRef, BooleanArray};
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryReservation};
+
+    use super::*;
+    use crate::kernel::Shard;
+    use crate::kernel::round::{Reply, Request};
+
+    fn pool(bytes: usize) -> Arc<dyn MemoryPool> {
+        Arc::new(GreedyMemoryPool::new(bytes))
+    }
+
+    fn reservation(pool: &Arc<dyn MemoryPool>, bytes: usize) -> MemoryReservation {
+        let reservation = MemoryConsumer::new("test").register(pool);
+        reservation.try_grow(bytes).unwrap();
+        reservation
+    }
+
+    /// Spills for one plan of 50 bytes.
+    fn spilled(columns: Columns, pool: &Arc<dyn MemoryPool>) -> Result<(Columns, Plan)> {
+        let need = ColumnNeed {
+            values: 1,
+            width: Width::W64,
+            distinct: false,
+            bytes_per_thread: 0,
+            free_bytes_per_thread: 0,
+        };
+        let plan = Plan {
+            budget: MemoryBudget::UNLIMITED,
+            threads: 1,
+            bytes: 50,
+        };
+        let rounds = RoundMemory::new(reservation(pool, 0));
+        spill_for(columns, &need, &[plan], &rounds, &Stop::default())
+    }
+
+    #[test]
+    fn memory_that_is_refused_to_the_last_plan_is_an_error() {
+        let pool = pool(100);
+        let _others = reservation(&pool, 60);
+        let error = spilled(Vec::new(), &pool).map(drop).unwrap_err().to_string();
+        assert!(error.contains("50 bytes wanted to select in"), "{error}");
+    }
+
+    /// A shard that spills its bytes, the first of which another consumer takes at once.
+    struct Contested {
+        own: MemoryReservation,
+        others: MemoryReservation,
+    }
+
+    impl Shard for Contested {
+        fn append(&mut self, _: &ArrayRef, _: Option<&BooleanArray>) -> Result<()> {
+            internal_err!("not filled")
+        }
+
+        fn len(&self) -> u64 {
+            1
+        }
+
+        fn held_bytes(&self) -> usize {
+            self.own.size()
+        }
+
+        fn split(&mut self, _: u64) -> Option<Box<dyn Shard>> {
+            None
+        }
+
+        fn spill(&mut self, bytes: usize, _: &Stop) -> Result<usize> {
+            let given = bytes.min(self.own.size());
+            self.own.shrink(given);
+            if self.others.size() == 0 {
+                self.others.try_grow(given)?;
+            }
+            Ok(given)
+        }
+
+        fn answer(&mut self, _: &Request, _: &Stop) -> Result<Reply> {
+            internal_err!("not asked")
+        }
+    }
+
+    #[test]
+    fn more_is_spilled_where_others_take_what_was_given_back() {
+        let pool = pool(110);
+        let shard = Contested {
+            own: reservation(&pool, 110),
+            others: reservation(&pool, 0),
+        };
+        let columns = vec![vec![CollectedColumn::Keys(Box::new(shard))]];
+        let (columns, plan) = spilled(columns, &pool).unwrap();
+        assert_eq!((plan.bytes, columns[0][0].held_bytes()), (50, 10));
+    }
 }

@@ -21,8 +21,8 @@ use super::scan::PartitionScan;
 use super::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
+use crate::quantile::AnswerSpec;
 use crate::quantile::QuantileSpec;
-use crate::quantile::Selected;
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
 use crate::threads::PartitionTasks;
@@ -110,8 +110,8 @@ pub(super) enum Solved {
     Bytes(ByteStringSolution),
 }
 
-/// One execution of the operator.
-pub(super) struct Run {
+/// One execution of a [`QuantilesExec`](super::QuantilesExec).
+pub(super) struct QuantilesExecution {
     pub(super) aggregates: Arc<Aggregates>,
     pub(super) schema: SchemaRef,
     pub(super) selection: SelectionContext,
@@ -121,7 +121,7 @@ pub(super) struct Run {
     pub(super) device: Option<UploadChoice>,
 }
 
-impl Run {
+impl QuantilesExecution {
     /// Reads all partitions, then answers with one row.
     ///
     /// # Errors
@@ -218,15 +218,16 @@ impl Run {
     #[cfg(feature = "cuda")]
     async fn solve_on_device(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
         let uploads = std::mem::take(&mut columns[column]).into_iter();
-        let uploads = uploads.filter_map(|collected| match collected {
-            CollectedColumn::Device(upload) => Some(*upload),
-            _ => None,
+        let uploads = uploads.map(|collected| match collected {
+            CollectedColumn::Device(upload) => Ok(*upload),
+            _ => internal_err!("a column was sent to devices by some partitions only"),
         });
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.quantile_specs(column).into_iter().cloned().collect();
         let limit = self.device.as_ref().and_then(|device| device.limit);
         let (strategy, memory) = (self.selection.strategy, self.selection.memory.new_empty());
-        let solved = on_device::solve(uploads.collect(), spec, quantile_specs, limit, strategy, memory);
+        let uploads = uploads.collect::<Result<_>>()?;
+        let solved = on_device::solve(uploads, spec, quantile_specs, limit, strategy, memory);
         let (solution, report) = solved.await?;
         self.metrics.record(&solution);
         on_device::record(&report, &self.metrics.set);
@@ -236,7 +237,7 @@ impl Run {
     /// The quantiles that the calls over a column want.
     fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let calls = self.aggregates.calls_of(column);
-        calls.map(|call| call.selected().quantile_spec()).collect()
+        calls.map(|call| call.answer_spec().quantile_spec()).collect()
     }
 
     /// Solves a column of byte strings, for all the calls that share it. Returns the other columns too.
@@ -279,8 +280,8 @@ impl Run {
 /// # Errors
 /// Errors of interpolation and of making arrays; an internal error if `solved` is of another kind of column.
 pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
-    match (call.selected(), solved) {
-        (Selected::Keys(column), Solved::Keys(solution)) => {
+    match (call.answer_spec(), solved) {
+        (AnswerSpec::Keys(column), Solved::Keys(solution)) => {
             let key_at = |rank| solution.key_at(rank);
             let answers = column
                 .quantile_spec()
@@ -290,7 +291,7 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
             }
             column.row(answers, solution.n)
         }
-        (Selected::Bytes(column), Solved::Bytes(solution)) => {
+        (AnswerSpec::Bytes(column), Solved::Bytes(solution)) => {
             let answers = solution.answers(column.quantile_spec(), column.spec())?;
             column.row(answers, solution.n)
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
@@ -69,12 +69,13 @@ impl SelectionContext {
             free_bytes_per_thread: 0,
         };
         let (columns, plan, own) = self.take(columns, column, need).await?;
-        let shards = own.into_iter().filter_map(|collected| match collected {
-            CollectedColumn::Keys(shard) => Some(shard),
-            _ => None,
+        let shards = own.into_iter().map(|collected| match collected {
+            CollectedColumn::Keys(shard) => Ok(shard),
+            _ => internal_err!("values of {of} were not collected as keys"),
         });
+        let shards = shards.collect::<Result<_>>()?;
         // Dropping the shards, for example with this future, stops the work on them: each column has a stop flag of its own.
-        let mut shards = LocalShards::new(of.spec.width(), shards.collect(), plan.threads, Stop::default())
+        let mut shards = LocalShards::new(of.spec.width(), shards, plan.threads, Stop::default())
             .within(plan.budget, Arc::clone(&self.round_memory));
         let solution = match of.buckets {
             _ if of.distinct => {
@@ -134,10 +135,11 @@ impl SelectionContext {
         let (columns, plan, own) = self.take(columns, column, need).await?;
         let (mut spec, mut values) = (None, Vec::new());
         for collected in own {
-            if let CollectedColumn::Bytes(of, own) = collected {
-                spec = Some(of);
-                values.push(*own);
-            }
+            let CollectedColumn::Bytes(of, own) = collected else {
+                return internal_err!("values were not collected as byte strings");
+            };
+            spec = Some(of);
+            values.push(*own);
         }
         let spec = spec.ok_or_else(|| internal_datafusion_err!("no values were kept"))?;
         Ok((columns, plan, spec, ByteStrings::merged(values)))

@@ -16,7 +16,7 @@ use super::collected::{Collected, Frame, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::segments::Plan;
 use crate::key::{Width, kept, with_key};
-use crate::quantile::{Found, Selected, SelectedColumn};
+use crate::quantile::{AnswerSpec, Found, TypedAnswerSpec};
 
 /// The lists of values in a state column, one list for each row.
 pub(super) fn state_rows(states: &[ArrayRef]) -> Result<&LargeListArray> {
@@ -40,10 +40,10 @@ pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
 }
 
 /// The accumulator of one group or one window frame.
-pub(super) fn accumulator(selected: Selected) -> Box<dyn Accumulator> {
-    match selected {
-        Selected::Bytes(column) => Box::new(QuantilesAccumulator::<ByteStrings>::new(column)),
-        Selected::Keys(column) => with_key!(column.spec().width(), K => {
+pub(super) fn accumulator(answer_spec: AnswerSpec) -> Box<dyn Accumulator> {
+    match answer_spec {
+        AnswerSpec::Bytes(column) => Box::new(QuantilesAccumulator::<ByteStrings>::new(column)),
+        AnswerSpec::Keys(column) => with_key!(column.spec().width(), K => {
             Box::new(QuantilesAccumulator::<Vec<K>>::new(column))
         }),
     }
@@ -52,7 +52,7 @@ pub(super) fn accumulator(selected: Selected) -> Box<dyn Accumulator> {
 /// Collects the values of one group, in any order. Once values come or go after an answer, they move to a [`Frame`].
 #[derive(Debug)]
 pub(super) struct QuantilesAccumulator<C: Collected> {
-    column: SelectedColumn<C::Spec>,
+    column: TypedAnswerSpec<C::Spec>,
     /// All values; none once there is a frame.
     values: C,
     frame: Option<Box<C::Frame>>,
@@ -61,7 +61,7 @@ pub(super) struct QuantilesAccumulator<C: Collected> {
 }
 
 impl<C: Collected> QuantilesAccumulator<C> {
-    pub(super) fn new(column: SelectedColumn<C::Spec>) -> Self {
+    pub(super) fn new(column: TypedAnswerSpec<C::Spec>) -> Self {
         Self {
             column,
             values: C::default(),

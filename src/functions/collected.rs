@@ -11,7 +11,7 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use crate::kernel::cpu::groups::segments::Plan;
-use crate::quantile::{Found, QuantileSpec, SelectedColumn, Typed};
+use crate::quantile::{Found, QuantileSpec, Typed, TypedAnswerSpec};
 
 /// The values of a column that are not NULL, in the order in which they came.
 pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
@@ -80,25 +80,25 @@ pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {
     ///
     /// # Errors
     /// Those of [`Self::insert`].
-    fn of(column: &SelectedColumn<C::Spec>, values: C) -> Result<Self>;
+    fn of(column: &TypedAnswerSpec<C::Spec>, values: C) -> Result<Self>;
 
     /// Adds the values that are not NULL.
     ///
     /// # Errors
     /// `ResourcesExhausted` past 2^32 - 1 copies of one value.
-    fn insert(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+    fn insert(&mut self, column: &TypedAnswerSpec<C::Spec>, values: &ArrayRef) -> Result<()>;
 
     /// Removes the values that are not NULL.
     ///
     /// # Errors
     /// An internal error if a value is not in the frame.
-    fn remove(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+    fn remove(&mut self, column: &TypedAnswerSpec<C::Spec>, values: &ArrayRef) -> Result<()>;
 
     /// The answer for a row that has this frame.
     ///
     /// # Errors
     /// Those of building an array.
-    fn answer(&mut self, column: &SelectedColumn<C::Spec>) -> Result<ScalarValue>;
+    fn answer(&mut self, column: &TypedAnswerSpec<C::Spec>) -> Result<ScalarValue>;
 
     /// All values, in any order, as an array of the column's type.
     ///
@@ -116,7 +116,7 @@ pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {
 /// # Errors
 /// Internal errors only.
 pub(super) fn find_answers<'a, C: Collected>(
-    column: &SelectedColumn<C::Spec>,
+    column: &TypedAnswerSpec<C::Spec>,
     values: &'a C,
     items: &mut [C::Item],
     plan_of: impl FnOnce(u64) -> Arc<Plan>,

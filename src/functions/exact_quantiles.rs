@@ -18,7 +18,7 @@ use super::accumulator::accumulator;
 use super::call::{evaluated_quantiles, is_reversed};
 use super::groups::groups_accumulator;
 use super::types::{answer_type, is_list, ordered_type};
-use crate::quantile::{Method, QuantileSpec, Quantiles, Selected, state_type};
+use crate::quantile::{AnswerSpec, Method, QuantileSpec, Quantiles, state_type};
 
 /// The aggregate function of exact quantiles, under one name, by one method, counted from one end.
 ///
@@ -107,13 +107,13 @@ impl ExactQuantiles {
     }
 
     /// The column that an accumulator of a call collects, with the call's question.
-    fn column(&self, args: &AccumulatorArgs) -> Result<Selected> {
+    fn column(&self, args: &AccumulatorArgs) -> Result<AnswerSpec> {
         let quantiles = match (&self.bound, args.exprs) {
             (Some(bound), [_]) => bound.clone(),
             (None, [_, quantiles]) => evaluated_quantiles(self.sql_name, quantiles)?,
             _ => return plan_err!("{}", self.sql_name.wrong_arguments(args.exprs.len())),
         };
-        Selected::try_new(
+        AnswerSpec::try_new(
             args.expr_fields[0].data_type(),
             self.quantile_spec(&quantiles, is_reversed(args)),
             quantiles.is_list,

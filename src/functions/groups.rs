@@ -23,13 +23,13 @@ use super::collected::{Collected, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::key::{KeyBits, KeySpec, Width, kept, with_key};
-use crate::quantile::{Found, Selected, SelectedColumn, state_item};
+use crate::quantile::{AnswerSpec, Found, TypedAnswerSpec, state_item};
 
 /// The accumulator of many groups.
-pub(super) fn groups_accumulator(selected: Selected) -> Box<dyn GroupsAccumulator> {
-    match selected {
-        Selected::Bytes(column) => Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column)),
-        Selected::Keys(column) => with_key!(column.spec().width(), K => {
+pub(super) fn groups_accumulator(answer_spec: AnswerSpec) -> Box<dyn GroupsAccumulator> {
+    match answer_spec {
+        AnswerSpec::Bytes(column) => Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column)),
+        AnswerSpec::Keys(column) => with_key!(column.spec().width(), K => {
             Box::new(QuantilesGroupsAccumulator::<Vec<K>>::new(column))
         }),
     }
@@ -38,7 +38,7 @@ pub(super) fn groups_accumulator(selected: Selected) -> Box<dyn GroupsAccumulato
 /// Collects the values of all groups, in any order.
 #[derive(Debug)]
 pub(super) struct QuantilesGroupsAccumulator<C: Collected> {
-    column: SelectedColumn<C::Spec>,
+    column: TypedAnswerSpec<C::Spec>,
     values: C,
     groups: GroupIds,
     /// Groups seen so far, those without values included.
@@ -112,7 +112,7 @@ struct Segments<C: Collected> {
 }
 
 impl<C: Collected> QuantilesGroupsAccumulator<C> {
-    pub(super) fn new(column: SelectedColumn<C::Spec>) -> Self {
+    pub(super) fn new(column: TypedAnswerSpec<C::Spec>) -> Self {
         Self {
             column,
             values: C::default(),
@@ -327,7 +327,7 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Int32Type};
 
     use super::*;
-    use crate::quantile::Selected;
+    use crate::quantile::AnswerSpec;
     use crate::quantile::{Method, Quantile, QuantileSpec};
 
     fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
@@ -336,9 +336,9 @@ mod tests {
             method: Method::Disc,
             descending: false,
         };
-        match Selected::try_new(&DataType::Int32, quantile_spec, false, false).unwrap() {
-            Selected::Keys(column) => QuantilesGroupsAccumulator::new(column),
-            Selected::Bytes(_) => unreachable!("integers have keys"),
+        match AnswerSpec::try_new(&DataType::Int32, quantile_spec, false, false).unwrap() {
+            AnswerSpec::Keys(column) => QuantilesGroupsAccumulator::new(column),
+            AnswerSpec::Bytes(_) => unreachable!("integers have keys"),
         }
     }
 

@@ -18,7 +18,7 @@ use super::accumulator::reserve;
 use super::collected::{Collected, Frame};
 use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
-use crate::quantile::{Found, Interpolation, Picks, QuantileSpec, SelectedColumn};
+use crate::quantile::{Found, Interpolation, Picks, QuantileSpec, TypedAnswerSpec};
 use crate::select::ordered::OrderedKeys;
 
 impl<K: Key> Collected for Vec<K> {
@@ -106,7 +106,7 @@ impl FrameAnswers {
     ///
     /// # Errors
     /// Those of types that the method cannot interpolate.
-    pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
+    pub(super) fn try_new(column: &TypedAnswerSpec) -> Result<Self> {
         Ok(Self {
             interpolation: column.quantile_spec().interpolation(column.spec())?,
             picks: (0, Picks::default()),
@@ -120,7 +120,7 @@ impl FrameAnswers {
     /// Those of `key_at`.
     pub(super) fn row(
         &mut self,
-        column: &SelectedColumn,
+        column: &TypedAnswerSpec,
         n: u64,
         key_at: &dyn Fn(u64) -> Result<KeyBits>,
     ) -> Result<ScalarValue> {
@@ -145,7 +145,7 @@ impl FrameAnswers {
     /// Adds the keys of the answers for a frame of `n` values to `keys`; none if `n` is 0.
     pub(super) fn keys(
         &mut self,
-        column: &SelectedColumn,
+        column: &TypedAnswerSpec,
         n: u64,
         key_at: &dyn Fn(u64) -> Result<KeyBits>,
         keys: &mut Vec<KeyBits>,
@@ -161,7 +161,7 @@ impl FrameAnswers {
     }
 
     /// Computes the ranks for `n` values, if those at hand are for another number.
-    fn pick(&mut self, column: &SelectedColumn, n: u64) {
+    fn pick(&mut self, column: &TypedAnswerSpec, n: u64) {
         if n != self.picks.0 {
             self.picks = (n, column.quantile_spec().picks(n));
         }
@@ -190,24 +190,24 @@ pub(super) fn key_at<K: Key>(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits
 }
 
 impl<K: Key> Frame<Vec<K>> for KeyFrame<K> {
-    fn of(column: &SelectedColumn, values: Vec<K>) -> Result<Self> {
+    fn of(column: &TypedAnswerSpec, values: Vec<K>) -> Result<Self> {
         let mut tree = OrderedKeys::new(column.is_distinct());
         values.into_iter().try_for_each(|key| tree.insert(key))?;
         let answers = FrameAnswers::try_new(column)?;
         Ok(Self { tree, answers })
     }
 
-    fn insert(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
+    fn insert(&mut self, column: &TypedAnswerSpec, values: &ArrayRef) -> Result<()> {
         let insert = |key| self.tree.insert(K::from_bits(key));
         column.spec().for_each_key(values.as_ref(), insert)
     }
 
-    fn remove(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
+    fn remove(&mut self, column: &TypedAnswerSpec, values: &ArrayRef) -> Result<()> {
         let remove = |key| self.tree.remove(K::from_bits(key));
         column.spec().for_each_key(values.as_ref(), remove)
     }
 
-    fn answer(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
+    fn answer(&mut self, column: &TypedAnswerSpec) -> Result<ScalarValue> {
         let tree = &self.tree;
         self.answers.row(column, tree.len(), &|rank| key_at(tree, rank))
     }

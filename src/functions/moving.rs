@@ -27,7 +27,7 @@ use datafusion::logical_expr::{
 use super::ExactQuantiles;
 use super::keys::{FrameAnswers, key_at};
 use crate::key::{Key, Width, kept, with_key};
-use crate::quantile::{Quantiles, Selected, SelectedColumn};
+use crate::quantile::{AnswerSpec, Quantiles, TypedAnswerSpec};
 use crate::select::ordered::OrderedKeys;
 
 /// The window function of one call over frames of `ROWS`. The call's quantiles and its frame are part of the function.
@@ -93,11 +93,11 @@ impl MovingQuantiles {
     }
 
     /// The column that the call ranks, for values of this type.
-    fn column(&self, data_type: &DataType) -> Result<SelectedColumn> {
+    fn column(&self, data_type: &DataType) -> Result<TypedAnswerSpec> {
         let quantile_spec = self.function.quantile_spec(&self.quantiles, false);
-        match Selected::try_new(data_type, quantile_spec, self.quantiles.is_list, self.is_distinct)? {
-            Selected::Keys(column) => Ok(column),
-            Selected::Bytes(_) => plan_err!("values of type {data_type} have no keys of fixed width"),
+        match AnswerSpec::try_new(data_type, quantile_spec, self.quantiles.is_list, self.is_distinct)? {
+            AnswerSpec::Keys(column) => Ok(column),
+            AnswerSpec::Bytes(_) => plan_err!("values of type {data_type} have no keys of fixed width"),
         }
     }
 }
@@ -134,7 +134,7 @@ fn single_argument<T>(arguments: &[T]) -> Result<&T> {
 /// The moving frame of one partition.
 #[derive(Debug)]
 struct MovingFrame<K> {
-    column: SelectedColumn,
+    column: TypedAnswerSpec,
     offsets: FrameOffsets,
     answers: FrameAnswers,
     /// Keys of the values in the frame.
@@ -152,7 +152,7 @@ struct MovingFrame<K> {
 }
 
 impl<K: Key> MovingFrame<K> {
-    fn try_new(column: SelectedColumn, offsets: FrameOffsets) -> Result<Self> {
+    fn try_new(column: TypedAnswerSpec, offsets: FrameOffsets) -> Result<Self> {
         Ok(Self {
             offsets,
             answers: FrameAnswers::try_new(&column)?,

@@ -13,7 +13,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use super::collected::{Collected, Frame};
 use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::key::{ByteSpec, kept};
-use crate::quantile::{Found, QuantileSpec, SelectedColumn};
+use crate::quantile::{Found, QuantileSpec, TypedAnswerSpec};
 use crate::select::ordered::OrderedKeys;
 
 impl Collected for ByteStrings {
@@ -118,7 +118,7 @@ impl StringFrame {
 }
 
 impl Frame<ByteStrings> for StringFrame {
-    fn of(column: &SelectedColumn<ByteSpec>, values: ByteStrings) -> Result<Self> {
+    fn of(column: &TypedAnswerSpec<ByteSpec>, values: ByteStrings) -> Result<Self> {
         let mut frame = Self {
             values: ByteStrings::default(),
             tree: OrderedKeys::new(column.is_distinct()),
@@ -130,13 +130,13 @@ impl Frame<ByteStrings> for StringFrame {
         Ok(frame)
     }
 
-    fn insert(&mut self, column: &SelectedColumn<ByteSpec>, array: &ArrayRef) -> Result<()> {
+    fn insert(&mut self, column: &TypedAnswerSpec<ByteSpec>, array: &ArrayRef) -> Result<()> {
         let kept = kept(array.as_ref(), None)?;
         let kept = kept.as_ref().map(BooleanArray::values);
         column.spec().each(array, kept, |value| self.add(value))
     }
 
-    fn remove(&mut self, column: &SelectedColumn<ByteSpec>, array: &ArrayRef) -> Result<()> {
+    fn remove(&mut self, column: &TypedAnswerSpec<ByteSpec>, array: &ArrayRef) -> Result<()> {
         let kept = kept(array.as_ref(), None)?;
         let kept = kept.as_ref().map(BooleanArray::values);
         column.spec().each(array, kept, |value| {
@@ -147,7 +147,7 @@ impl Frame<ByteStrings> for StringFrame {
         })
     }
 
-    fn answer(&mut self, column: &SelectedColumn<ByteSpec>) -> Result<ScalarValue> {
+    fn answer(&mut self, column: &TypedAnswerSpec<ByteSpec>) -> Result<ScalarValue> {
         let n = self.tree.len();
         let value_at = |rank| match self.tree.select(rank) {
             Some(at) => Ok(self.values.value(at)),

@@ -63,6 +63,11 @@ pub trait Shard: Send {
         Ok(0)
     }
 
+    /// Gives back memory that only further values would need, and returns how many bytes that is.
+    fn seal(&mut self) -> usize {
+        0
+    }
+
     /// The keys of `ranks` (from 1, ascending, distinct, at most [`Self::len`]), found by the shard alone without
     /// further requests, as a device can. `None` if the shard can only answer requests.
     ///

@@ -5,6 +5,7 @@
 //! 0, and the values at or around it. Methods and their names are NumPy's (`numpy.quantile`, Hyndman and Fan 1996,
 //! definitions 1 and 7).
 
+mod answer;
 mod answer_type;
 mod between;
 mod builtin;
@@ -14,15 +15,14 @@ mod number;
 mod pick;
 #[cfg(feature = "ballista")]
 mod plan_bytes;
-mod selected;
 mod spec;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use answer::{AnswerSpec, Typed, TypedAnswerSpec, state_item, state_type};
 pub(crate) use between::Interpolation;
 pub use method::Method;
 use number::Fraction;
 pub use number::{Quantile, Quantiles};
 pub(crate) use pick::{Found, Pick, Picks};
-pub(crate) use selected::{Selected, SelectedColumn, Typed, state_item, state_type};
 pub use spec::QuantileSpec;

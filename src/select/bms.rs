@@ -16,7 +16,7 @@ use datafusion::common::{Result, internal_err, resources_err};
 
 use super::progress::Progress;
 use super::requests;
-use super::{Step, Strategy};
+use super::{NextStep, Strategy};
 use crate::cells::{Bracket, Brackets, Cells, Linear, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, KeyVec};
@@ -72,11 +72,11 @@ impl Strategy for DistributedBms {
         "distributed_bms"
     }
 
-    fn begin(&self, progress: Progress) -> Result<Step> {
+    fn begin(&self, progress: Progress) -> Result<NextStep> {
         Ok(sample(progress))
     }
 
-    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep> {
         let sizes = (self.buckets, INTERVALS);
         step(progress, asked, reply, sizes, extract_or_narrow)
     }
@@ -87,11 +87,11 @@ impl Strategy for Dibms {
         "dibms"
     }
 
-    fn begin(&self, progress: Progress) -> Result<Step> {
+    fn begin(&self, progress: Progress) -> Result<NextStep> {
         Ok(sample(progress))
     }
 
-    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep> {
         let sizes = (self.buckets, self.intervals);
         step(progress, asked, reply, sizes, |progress, buckets| {
             let few = progress.candidates() <= self.collected && progress.fits();
@@ -109,8 +109,8 @@ fn step(
     asked: &Request,
     reply: Reply,
     (buckets, intervals): (u32, usize),
-    after_count: impl Fn(Progress, u32) -> Result<Step>,
-) -> Result<Step> {
+    after_count: impl Fn(Progress, u32) -> Result<NextStep>,
+) -> Result<NextStep> {
     match (asked, reply) {
         (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
             first_count(progress, keys, extremes, (buckets, intervals))
@@ -127,9 +127,9 @@ fn step(
     }
 }
 
-fn sample(progress: Progress) -> Step {
+fn sample(progress: Progress) -> NextStep {
     let request = requests::sample_of_all(SAMPLES, progress.population(), progress.width(), true);
-    Step::Round(progress, request)
+    NextStep::Round(progress, request)
 }
 
 /// Phase 1 of the paper: pivots at the extremes and at equally spaced order statistics of the sample. All pivot intervals get the
@@ -139,7 +139,7 @@ fn first_count(
     mut keys: KeyVec,
     extremes: Option<(KeyBits, KeyBits)>,
     (buckets, intervals): (u32, usize),
-) -> Result<Step> {
+) -> Result<NextStep> {
     let Some((least, greatest)) = extremes else {
         return internal_err!("a sample without extremes");
     };
@@ -170,9 +170,9 @@ fn first_count(
 ///
 /// Two buckets suffice for a bucket that holds one value: only its key is still unknown. Each such count divides every bracket, so
 /// that enough of them find any rank, whatever the data.
-pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
+pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<NextStep> {
     if progress.is_done() {
-        return Ok(Step::Done(progress));
+        return Ok(NextStep::Done(progress));
     }
     let buckets = buckets.min(progress.budget.cells as u32);
     let active = progress.active();
@@ -200,14 +200,14 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
     count(progress, &intervals)
 }
 
-fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
+fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<NextStep> {
     let cells = Cells::Linear(Linear::try_new(intervals, progress.width())?);
     let request = requests::count(cells, Brackets::all(progress.width()));
-    Ok(Step::Round(progress, request))
+    Ok(NextStep::Round(progress, request))
 }
 
 /// An extraction of all candidates where there is memory for them; else a count with this number of buckets.
-pub(super) fn extract_or_narrow(progress: Progress, buckets: u32) -> Result<Step> {
+pub(super) fn extract_or_narrow(progress: Progress, buckets: u32) -> Result<NextStep> {
     if progress.fits() {
         extract(progress)
     } else {
@@ -216,10 +216,10 @@ pub(super) fn extract_or_narrow(progress: Progress, buckets: u32) -> Result<Step
 }
 
 /// An extraction of the keys of all active brackets; the end where there are none.
-pub(crate) fn extract(progress: Progress) -> Result<Step> {
+pub(crate) fn extract(progress: Progress) -> Result<NextStep> {
     if progress.is_done() {
-        return Ok(Step::Done(progress));
+        return Ok(NextStep::Done(progress));
     }
     let brackets = progress.brackets()?;
-    Ok(Step::Round(progress, Request::Extract { brackets }))
+    Ok(NextStep::Round(progress, Request::Extract { brackets }))
 }

@@ -21,7 +21,7 @@ use super::bms::{BUCKETS, extract_or_narrow, narrower};
 use super::progress::Progress;
 use super::sample_select::count_and_keep;
 use super::sampled::edges_around;
-use super::{Step, Strategy};
+use super::{NextStep, Strategy};
 use crate::cells::{Bracket, Brackets, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
 use crate::sketch::{AnySummary, Epsilon};
@@ -82,16 +82,16 @@ impl Strategy for GkSelect {
         "gk_select"
     }
 
-    fn begin(&self, progress: Progress) -> Result<Step> {
-        Ok(Step::Round(progress, Request::Sketch { eps: self.eps }))
+    fn begin(&self, progress: Progress) -> Result<NextStep> {
+        Ok(NextStep::Round(progress, Request::Sketch { eps: self.eps }))
     }
 
-    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep> {
         progress.rounds += 1;
         match (asked, reply) {
             (Request::Sketch { .. }, Reply::Sketch(Some(summary))) => {
                 let request = around_ranks(&progress, &summary)?;
-                Ok(Step::Round(progress, request))
+                Ok(NextStep::Round(progress, request))
             }
             // A shard had no memory for its sketch.
             (Request::Sketch { .. }, Reply::Sketch(None)) => narrower(progress, BUCKETS),

@@ -19,13 +19,13 @@ use crate::threads::{Stop, ThreadPool};
 const INLINE: u64 = 1 << 16;
 
 /// Shards that one thread answers for.
-type Group = Vec<Box<dyn Shard>>;
+type ThreadShards = Vec<Box<dyn Shard>>;
 
 /// Shards in groups of about equal size, one group for each thread of a [`ThreadPool`]. Dropping the shards stops their work.
 pub struct LocalShards {
     width: Width,
     population: u64,
-    groups: Vec<Group>,
+    groups: Vec<ThreadShards>,
     pool: ThreadPool,
     budget: MemoryBudget,
     /// Memory for merged replies; `None` if nothing is reserved for them.
@@ -121,7 +121,7 @@ impl LocalShards {
 }
 
 /// Cuts shards to about an equal number of keys, then gives each, largest first, to the group with the fewest keys.
-fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<Group> {
+fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<ThreadShards> {
     let share = population.div_ceil(threads as u64).max(INLINE);
     let mut pieces = Vec::new();
     for mut shard in shards.into_iter().filter(|shard| !shard.is_empty()) {
@@ -134,7 +134,7 @@ fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<
         pieces.push(shard);
     }
     pieces.sort_by_key(|shard| std::cmp::Reverse(shard.len()));
-    let mut groups: Vec<(u64, Group)> = (0..threads).map(|_| (0, Vec::new())).collect();
+    let mut groups: Vec<(u64, ThreadShards)> = (0..threads).map(|_| (0, Vec::new())).collect();
     for piece in pieces {
         if let Some(least) = groups.iter_mut().min_by_key(|group| group.0) {
             least.0 += piece.len();
@@ -149,7 +149,7 @@ fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<
 }
 
 /// The merged reply of a group, whose shards answer one after the other.
-fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Reply> {
+fn answer(group: &mut ThreadShards, request: &Request, stop: &Stop) -> Result<Reply> {
     merge(group.iter_mut().map(|shard| shard.answer(request, stop)))
 }
 

@@ -35,4 +35,4 @@ pub use local::LocalShards;
 pub(crate) use progress::countable;
 pub(crate) use solve::wanted_ranks;
 pub use solve::{RoundTrace, Solution, solve, solve_ranks};
-pub use strategy::{Found, Shards, Step, Strategy};
+pub use strategy::{Found, NextStep, Shards, Strategy};

@@ -17,7 +17,7 @@ use super::bms::{BUCKETS, extract_or_narrow, narrower};
 use super::progress::{Active, Progress};
 use super::requests::{count, sample_of_all};
 use super::sampled::{cells_of_few, copies, edges_around, next_key, positions, splitter_edges, splitters};
-use super::{Step, Strategy};
+use super::{NextStep, Strategy};
 use crate::cells::{Bracket, Brackets, CellTable, Cells, Edges, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, KeyVec, Width};
@@ -50,7 +50,7 @@ const EXTRACT_LEAST: u64 = 1 << 17;
 /// no memory for them, counts as in DIBMS follow.
 const PATIENCE: usize = 12;
 
-/// The strategy `sample_select`: see the module.
+/// The strategy `sample_select`: a sample of the keys, a count of all, and an extraction of those that are left.
 #[derive(Debug, Clone)]
 pub struct SampleSelect {
     choice: Choice,
@@ -78,7 +78,7 @@ impl SampleSelect {
     }
 
     /// The step after a count, or after an extraction that did not bring all keys.
-    fn after(&self, progress: Progress) -> Result<Step> {
+    fn after(&self, progress: Progress) -> Result<NextStep> {
         match self.choice.variant {
             SampleSelectVariant::Counts => after_count_on_devices(progress),
             SampleSelectVariant::Gather | SampleSelectVariant::Brackets | SampleSelectVariant::Cells => {
@@ -98,14 +98,14 @@ impl Strategy for SampleSelect {
         }
     }
 
-    fn begin(&self, progress: Progress) -> Result<Step> {
+    fn begin(&self, progress: Progress) -> Result<NextStep> {
         if self.choice.variant == SampleSelectVariant::Gather || progress.population() <= self.choice.sample {
             return extract_or_narrow(progress, BUCKETS);
         }
         sample(progress, self.choice.sample)
     }
 
-    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep> {
         progress.rounds += 1;
         match (asked, reply) {
             (Request::Sample { .. }, Reply::Sample { mut keys, .. }) => {
@@ -121,7 +121,7 @@ impl Strategy for SampleSelect {
                     },
                 };
                 progress.sample = Some(keys);
-                Ok(Step::Round(progress, request))
+                Ok(NextStep::Round(progress, request))
             }
             (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
                 progress.narrow(cells, &counts, keep, kept)?;
@@ -130,7 +130,7 @@ impl Strategy for SampleSelect {
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
                 if progress.is_done() {
-                    Ok(Step::Done(progress))
+                    Ok(NextStep::Done(progress))
                 } else {
                     self.after(progress)
                 }
@@ -141,7 +141,7 @@ impl Strategy for SampleSelect {
 }
 
 /// The step that samples: all keys in the first round, the keys inside the active brackets later.
-fn sample(progress: Progress, size: u64) -> Result<Step> {
+fn sample(progress: Progress, size: u64) -> Result<NextStep> {
     let request = if progress.rounds == 0 {
         sample_of_all(size, progress.population(), progress.width(), false)
     } else {
@@ -153,17 +153,17 @@ fn sample(progress: Progress, size: u64) -> Result<Step> {
             extremes: false,
         }
     };
-    Ok(Step::Round(progress, request))
+    Ok(NextStep::Round(progress, request))
 }
 
 /// The step after a count: the end, a count that sets hitters apart, an extraction of few candidates, or another sample.
-fn after_count(mut progress: Progress) -> Result<Step> {
+fn after_count(mut progress: Progress) -> Result<NextStep> {
     if progress.is_done() {
-        return Ok(Step::Done(progress));
+        return Ok(NextStep::Done(progress));
     }
     if let Some(request) = set_hitters_apart(&progress)? {
         progress.sample = None;
-        return Ok(Step::Round(progress, request));
+        return Ok(NextStep::Round(progress, request));
     }
     if progress.candidates() <= most_extracted(&progress) || progress.rounds >= PATIENCE {
         return extract_or_narrow(progress, BUCKETS);
@@ -173,7 +173,7 @@ fn after_count(mut progress: Progress) -> Result<Step> {
 }
 
 /// The step after a count on devices: an extraction of few candidates, or a count of parts of the brackets. Hitters are not set apart.
-fn after_count_on_devices(progress: Progress) -> Result<Step> {
+fn after_count_on_devices(progress: Progress) -> Result<NextStep> {
     if progress.candidates() <= COUNTS_COLLECTED.min(progress.budget.keys) {
         return extract_or_narrow(progress, BUCKETS);
     }

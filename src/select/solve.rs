@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::progress::Progress;
-use super::{Found, Shards, Step, Strategy};
+use super::{Found, NextStep, Shards, Strategy};
 use crate::config::StrategyName;
 use crate::key::KeyBits;
 use crate::quantile::QuantileSpec;
@@ -125,14 +125,14 @@ pub async fn solve_ranks(
     let mut progress = Progress::try_new(shards.width(), n, ranks.clone())?;
     progress.budget = shards.budget();
     let mut step = if progress.is_done() {
-        Step::Done(progress)
+        NextStep::Done(progress)
     } else {
         strategy.begin(progress)?
     };
     loop {
         let (progress, request) = match step {
-            Step::Round(progress, request) => (progress, Arc::new(request)),
-            Step::Done(mut progress) => {
+            NextStep::Round(progress, request) => (progress, Arc::new(request)),
+            NextStep::Done(mut progress) => {
                 let rank_bounds = progress.take_rank_bounds();
                 let keys = progress.into_keys()?;
                 return Ok(Solution {
@@ -152,7 +152,7 @@ pub async fn solve_ranks(
         let reply = shards.round(Arc::clone(&request)).await?;
         let values = reply.values();
         step = strategy.step(progress, &request, reply)?;
-        let (Step::Round(progress, _) | Step::Done(progress)) = &step;
+        let (NextStep::Round(progress, _) | NextStep::Done(progress)) = &step;
         let candidates = progress.candidates();
         rounds.push(RoundTrace {
             request: request.name(),

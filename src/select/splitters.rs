@@ -15,7 +15,7 @@ use super::bms::{BUCKETS, extract_or_narrow};
 use super::progress::Progress;
 use super::requests::{count, sample_of_all};
 use super::sampled::{splitter_edges, splitters};
-use super::{Shards, Solution, Step, Strategy, solve_ranks, wanted_ranks};
+use super::{NextStep, Shards, Solution, Strategy, solve_ranks, wanted_ranks};
 use crate::cells::{Brackets, Cells, Edges, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, KeyVec};
@@ -57,16 +57,16 @@ impl Strategy for NearestSplitter {
         "nearest_splitter"
     }
 
-    fn begin(&self, progress: Progress) -> Result<Step> {
+    fn begin(&self, progress: Progress) -> Result<NextStep> {
         let size = self.sample_size(&progress);
         if progress.population() <= size && progress.fits() {
             return extract_or_narrow(progress, BUCKETS);
         }
         let request = sample_of_all(size, progress.population(), progress.width(), false);
-        Ok(Step::Round(progress, request))
+        Ok(NextStep::Round(progress, request))
     }
 
-    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep> {
         progress.rounds += 1;
         match (asked, reply) {
             (Request::Sample { .. }, Reply::Sample { mut keys, .. }) => {
@@ -78,7 +78,7 @@ impl Strategy for NearestSplitter {
                 let edges = Edges::try_new(splitter_edges(&keys, &splitters, width))?;
                 progress.sample = Some(KeyVec::W128(splitters));
                 let request = count(Cells::Edges(edges), Brackets::all(width));
-                Ok(Step::Round(progress, request))
+                Ok(NextStep::Round(progress, request))
             }
             (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => nearest(progress, cells, &counts),
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
@@ -120,7 +120,7 @@ impl RankedSplitter {
 }
 
 /// The end: each target rank gets the key of the splitter with the nearest rank.
-fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<Step> {
+fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<NextStep> {
     let (Some(KeyVec::W128(splitters)), Cells::Edges(edges)) = (&progress.sample, cells) else {
         return internal_err!("a count of no splitters");
     };
@@ -166,7 +166,7 @@ fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<Step
     match found {
         Some(found) => {
             progress.approximate(found);
-            Ok(Step::Done(progress))
+            Ok(NextStep::Done(progress))
         }
         None => internal_err!("a sample without keys"),
     }

@@ -63,7 +63,7 @@ pub struct Found {
 
 /// A strategy's next step, with the state of the selection.
 #[derive(Debug)]
-pub enum Step {
+pub enum NextStep {
     /// Another round. Its merged reply goes to [`Strategy::step`].
     Round(Progress, Request),
     /// The end: every rank has its key.
@@ -79,11 +79,11 @@ pub trait Strategy: Send + Sync {
     ///
     /// # Errors
     /// Internal errors only.
-    fn begin(&self, progress: Progress) -> Result<Step>;
+    fn begin(&self, progress: Progress) -> Result<NextStep>;
 
     /// The next request, after the merged reply to `asked`.
     ///
     /// # Errors
     /// An internal error if the reply does not fit the request.
-    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step>;
+    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep>;
 }

@@ -445,7 +445,7 @@ proptest! {
     #[test]
     fn strategies_agree_with_a_sort(
         pattern in proptest::sample::select(patterns::ALL.to_vec()),
-        strategy in 0..9_usize,
+        strategy in 0..strategies().len(),
         len in prop_oneof![1..50_usize, 1000..6000_usize, 20_000..40_000_usize],
         partitions in 1..9_usize,
         batch in prop_oneof![Just(1000_usize), Just(8192), 100..3000_usize],

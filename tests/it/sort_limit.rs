@@ -27,7 +27,7 @@ const ORDERS: [(&str, bool); 16] = [
     ("-i", true),
     ("i % 7 DESC, abs(n)", true),
     ("t DESC, n NULLS FIRST", true),
-    ("i, x", false),
+    ("i, t", false),
     ("d, few", false),
     ("s DESC, n", false),
 ];
@@ -94,10 +94,14 @@ impl Case {
         named.collect::<Vec<_>>().join(", ")
     }
 
-    fn sql(&self, columns: &str) -> String {
+    /// The statement without a limit.
+    fn sorted(&self, columns: &str) -> String {
         let filter = if self.filter { "WHERE id % 5 <> 2" } else { "" };
-        let (by, k, offset) = (self.order.0, self.k, self.offset);
-        format!("SELECT {columns} FROM t {filter} ORDER BY {by} LIMIT {k} OFFSET {offset}")
+        format!("SELECT {columns} FROM t {filter} ORDER BY {}", self.order.0)
+    }
+
+    fn sql(&self, columns: &str) -> String {
+        format!("{} LIMIT {} OFFSET {}", self.sorted(columns), self.k, self.offset)
     }
 }
 
@@ -123,7 +127,9 @@ async fn check(case: &Case) {
     };
     assert_eq!(plan.contains(node), case.order.1, "{case:?}\n{plan}");
     assert_eq!(plan.contains("SortExec"), !case.order.1, "{case:?}\n{plan}");
-    let expected = rows(&plain(&table), &case.sql(&keys)).await;
+    // With a limit DataFusion 55.2 takes both zeros for equal: once it has k rows it drops a -0.0 that belongs before a 0.0.
+    let sorted = rows(&plain(&table), &case.sorted(&keys)).await;
+    let expected: Vec<String> = sorted.into_iter().skip(case.offset).take(case.k).collect();
     let found = rows(&ctx, &case.sql(&keys)).await;
     assert!(found == expected, "{case:?}\n{found:?}\n{expected:?}");
     let columns = format!("id, s, d, x, {keys}");
@@ -160,6 +166,25 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(check(&case));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_zeros_are_in_the_order_of_a_sort() {
+    check(&Case {
+        order: ("x", true),
+        k: 3500,
+        offset: 0,
+        pattern: Pattern::FewDistinct,
+        len: 100_000,
+        partitions: 1,
+        batch: 8192,
+        output: 8192,
+        nulls: false,
+        filter: false,
+        staged: false,
+        seed: 1,
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use datafusion_quantiles::cells::{Brackets, Cells};
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::round_messages::Order;
+use datafusion_quantiles::kernel::round_messages::SentRequest;
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::wire::Message;
 
@@ -15,7 +15,7 @@ pub(crate) trait Counted: Message {
     fn values(&self) -> u64;
 }
 
-impl Counted for Order {
+impl Counted for SentRequest {
     fn values(&self) -> u64 {
         let ends = |brackets: &Brackets| {
             if brackets.is_all(self.width) {

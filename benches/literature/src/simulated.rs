@@ -9,7 +9,7 @@ use super::cluster::{Cluster, Gather};
 use super::message_log::MessageLog;
 use datafusion_quantiles::kernel::Shard;
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::round_messages::Order;
+use datafusion_quantiles::kernel::round_messages::SentRequest;
 use datafusion_quantiles::key::Width;
 use datafusion_quantiles::select::Shards;
 use datafusion_quantiles::threads::Stop;
@@ -56,11 +56,11 @@ impl Shards for SimulatedShards {
 
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
         let (name, width, stop) = (request.name(), self.width, Stop::default());
-        let orders = self.cluster.broadcast(name, &Order { width, request })?;
-        let work = self.shards.iter_mut().zip(orders);
-        let replies = self.cluster.local(name, work, |_, (shard, order)| {
-            shard.answer(&order.request, &stop)
-        })?;
+        let sent = self.cluster.broadcast(name, &SentRequest { width, request })?;
+        let work = self.shards.iter_mut().zip(sent);
+        let replies = self
+            .cluster
+            .local(name, work, |_, (shard, sent)| shard.answer(&sent.request, &stop))?;
         // Replies that do not grow when merged go up a tree. Keys do not: they would be sent once for each of its levels.
         let gather = if replies.iter().all(is_summed) {
             Gather::Tree

@@ -151,7 +151,7 @@ impl<W: GroupKey> GroupIds<W> {
                 };
                 for (row, key) in keys.iter().enumerate() {
                     let id = if nulls.is_null(row) {
-                        *null.get_or_insert_with(|| table.without_word())
+                        *null.get_or_insert_with(|| table.without_key())
                     } else {
                         table.id(*key)
                     };
@@ -200,7 +200,7 @@ impl<W: GroupKey> GroupIds<W> {
         match self {
             GroupIds::Packed { table, null, .. } if part == usize::from(NULL_PARTITION) => {
                 if !keys.is_empty() {
-                    let id = *null.get_or_insert_with(|| table.without_word());
+                    let id = *null.get_or_insert_with(|| table.without_key());
                     ids.resize(ids.len() + keys.len(), id);
                 }
             }
@@ -263,7 +263,7 @@ impl<W: GroupKey> GroupIds<W> {
     /// The key of each group, by number.
     pub(in crate::exec) fn keys(&self) -> Vec<W> {
         match self {
-            GroupIds::Packed { table, .. } => table.words().to_vec(),
+            GroupIds::Packed { table, .. } => table.group_keys().to_vec(),
             GroupIds::Interned { .. } => (0..self.len()).map(|id| W::from_bits(id as u128)).collect(),
         }
     }
@@ -272,7 +272,7 @@ impl<W: GroupKey> GroupIds<W> {
     pub(in crate::exec) fn group_partitions(&self) -> Vec<u16> {
         match self {
             GroupIds::Packed { table, null, .. } => {
-                let keys = table.words().iter();
+                let keys = table.group_keys().iter();
                 let mut parts: Vec<u16> = keys.map(|key| hash_partition_of(key.hash_key())).collect();
                 if let Some(null) = null {
                     parts[*null as usize] = NULL_PARTITION;
@@ -332,7 +332,7 @@ impl<W: GroupKey> GroupIds<W> {
     pub(in crate::exec) fn values(&mut self) -> Result<Vec<ArrayRef>> {
         match self {
             GroupIds::Packed { packing, table, null } => {
-                packing.columns(table.words(), null.map(|null| null as usize))
+                packing.columns(table.group_keys(), null.map(|null| null as usize))
             }
             GroupIds::Interned {
                 taken: Some(taken), ..

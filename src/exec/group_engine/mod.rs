@@ -37,7 +37,7 @@ use futures::stream::BoxStream;
 pub(super) use self::few::FewGroups;
 pub(super) use self::ids::{FrozenIds, GroupColumns, GroupIds};
 pub(super) use self::partitions::HashPartitions;
-pub(super) use self::rows::{PartitionedRows, WaitingBatches, staged_bytes};
+pub(super) use self::rows::{PartitionedRows, WaitingBatches, waiting_bytes};
 pub(super) use self::run::{sliced, stream};
 pub(super) use self::scan::GroupScan;
 use super::operator::Execution;
@@ -66,7 +66,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
     /// What memory is reserved for, as errors call it.
     const ROWS: &'static str;
     /// Most bytes of rows that wait to become a run, not counting one last batch.
-    const STAGED_BYTES: usize;
+    const WAITING_BYTES: usize;
 
     /// The values of a batch that the work wants, besides group columns.
     type Values: Send + 'static;
@@ -108,7 +108,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
     /// `ResourcesExhausted`; errors of accumulators.
     fn scan<W: GroupKey>(&self, shared: &Shared<Self>, memory: &MemoryReservation) -> Result<Self::Scan<W>>;
 
-    /// Whether rows of `scan` are numbered by group although they are partitioned.
+    /// Whether the partitioned rows of `scan` keep the numbers of their groups, as plain aggregates beside need them.
     fn numbers_partitioned<W: GroupKey>(&self, scan: &Self::Scan<W>) -> bool;
 
     /// Bytes that the rows of few groups hold.
@@ -129,13 +129,13 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
     /// Moves the rows that `scan` holds by group number to hash partitions.
     ///
     /// # Errors
-    /// As for [`PartitionedRows::stage`].
+    /// As for [`PartitionedRows::append`].
     fn leave_few<W: GroupKey>(scan: &mut GroupScan<Self, W>) -> Result<()>;
 
     /// Adds rows to hash partitions. Their groups have numbers if [`Self::numbers_partitioned`] says so.
     ///
     /// # Errors
-    /// As for [`PartitionedRows::stage`].
+    /// As for [`PartitionedRows::append`].
     fn push_many<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
         batch: EvaluatedBatch<Self::Values>,

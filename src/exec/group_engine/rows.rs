@@ -10,7 +10,7 @@ use super::{GroupedWork, Shared};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::GroupKey;
-use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, Staged, run_bytes, scatter};
+use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, WaitingRows, run_bytes, scatter};
 use crate::key::KeySpec;
 use crate::memory::FreePages;
 use crate::memory::SpillFile;
@@ -20,7 +20,7 @@ const COMPACT_BYTES: usize = 64 << 20;
 
 /// Batches that wait to become one run. All have the same kinds of columns.
 pub(in crate::exec) struct WaitingBatches<W> {
-    batches: Vec<Staged<W>>,
+    batches: Vec<WaitingRows<W>>,
     rows: usize,
     /// Bytes of the run that the batches become.
     bytes: usize,
@@ -36,16 +36,16 @@ impl<W: GroupKey> WaitingBatches<W> {
     }
 
     /// Whether this batch can become part of the same run.
-    fn takes(&self, batch: &Staged<W>) -> bool {
-        let kind = |batch: &Staged<W>| (batch.columns.len(), batch.others.len());
+    fn takes(&self, batch: &WaitingRows<W>) -> bool {
+        let kind = |batch: &WaitingRows<W>| (batch.columns.len(), batch.others.len());
         self.batches
             .first()
             .is_none_or(|first| kind(first) == kind(batch))
     }
 
     /// Adds a batch, which takes `bytes` bytes in a run.
-    pub(in crate::exec) fn add(&mut self, batch: Staged<W>, bytes: usize) {
-        self.rows += batch.words.len();
+    pub(in crate::exec) fn add(&mut self, batch: WaitingRows<W>, bytes: usize) {
+        self.rows += batch.group_keys.len();
         self.bytes += bytes;
         self.batches.push(batch);
     }
@@ -76,7 +76,7 @@ impl<W: GroupKey> WaitingBatches<W> {
 }
 
 /// Bytes that a batch takes in a run, with those of its rows' hash partition numbers.
-pub(in crate::exec) fn staged_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
+pub(in crate::exec) fn waiting_bytes<W>(batch: &WaitingRows<W>, specs: &[KeySpec]) -> usize {
     let others = batch.others.iter().map(|column| match column {
         // Batches may be slices of one array, so the bytes of whole buffers would be counted several times.
         ColumnarValue::Array(column) => row_bytes(column),
@@ -116,12 +116,12 @@ impl<W: GroupKey> PartitionedRows<W> {
     ///
     /// # Errors
     /// `ResourcesExhausted` if neither memory nor disk is left.
-    pub(in crate::exec) fn stage<T: GroupedWork>(
+    pub(in crate::exec) fn append<T: GroupedWork>(
         &mut self,
-        batch: Staged<W>,
+        batch: WaitingRows<W>,
         shared: &Shared<T>,
     ) -> Result<()> {
-        let bytes = staged_bytes(&batch, shared.work.specs());
+        let bytes = waiting_bytes(&batch, shared.work.specs());
         // The rows that wait, and the run that they become, which takes about as much.
         let wanted = 2 * bytes;
         if self.held.size() + self.staging.size() + wanted > shared.memory_share {
@@ -134,7 +134,7 @@ impl<W: GroupKey> PartitionedRows<W> {
             self.waiting.push(WaitingBatches::new());
         }
         self.waiting[at].add(batch, bytes);
-        if self.waiting[at].is_full(T::STAGED_BYTES) {
+        if self.waiting[at].is_full(T::WAITING_BYTES) {
             self.flush(shared)?;
             self.compact_at_times(shared)?;
         }

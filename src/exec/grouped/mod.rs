@@ -33,7 +33,7 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
 #[cfg(feature = "cuda")]
 pub(super) use self::output::{Answers, answered_groups};
-use self::plan::{GroupPlan, GroupQuantiles};
+use self::plan::{GroupQuantiles, GroupedQuantilesWork};
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::group_engine::{self, GroupColumns, Metrics};
 use super::operator::comma_separated;
@@ -48,7 +48,7 @@ use super::operator::{Execution, Operator, Work, at_the_end};
 ///
 /// Metrics: `input_rows`, `output_rows`, `groups`, `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1
 /// for the method that ran), `spill_count`, `spilled_bytes`.
-pub type GroupedQuantilesExec = Operator<GroupPlan>;
+pub type GroupedQuantilesExec = Operator<GroupedQuantilesWork>;
 
 impl GroupedQuantilesExec {
     /// An operator that computes `aggregates` over each group of rows of `input` that agree in all of `group`. The output has the
@@ -78,7 +78,7 @@ impl GroupedQuantilesExec {
             Ok(Arc::new(field.with_nullable(nullable)))
         });
         let fields = fields.collect::<Result<Vec<FieldRef>>>()?;
-        let plan = GroupPlan {
+        let plan = GroupedQuantilesWork {
             groups: GroupColumns::new(fields),
             group,
             aggregates: Aggregates::new(aggregates),
@@ -88,7 +88,7 @@ impl GroupedQuantilesExec {
     }
 }
 
-impl Work for GroupPlan {
+impl Work for GroupedQuantilesWork {
     fn name(&self) -> &'static str {
         "GroupedQuantilesExec"
     }

@@ -7,12 +7,12 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
-use super::plan::GroupPlan;
+use super::plan::GroupedQuantilesWork;
 use crate::exec::aggregate::{Aggregates, Output};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cpu::groups::strings::ByteAnswers;
-use crate::quantile::Selected;
+use crate::quantile::AnswerSpec;
 
 /// The answers of the calls over one column.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ pub(in crate::exec) enum Answers {
 }
 
 /// The target ranks of each key column's calls.
-pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
+pub(super) fn plans(plan: &GroupedQuantilesWork) -> Vec<Plans> {
     let columns = 0..plan.aggregates.columns.len();
     let quantile_specs = |column| {
         let calls = plan.aggregates.calls_of(column);
         calls
-            .map(|call| call.selected().quantile_spec().clone())
+            .map(|call| call.answer_spec().quantile_spec().clone())
             .collect()
     };
     columns.map(|column| Plans::new(quantile_specs(column))).collect()
@@ -43,7 +43,7 @@ pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
 /// # Errors
 /// Errors of interpolation and of making arrays.
 pub(super) fn batch(
-    plan: &GroupPlan,
+    plan: &GroupedQuantilesWork,
     groups: Vec<ArrayRef>,
     answers: &[Answers],
     plain: &[ArrayRef],
@@ -70,18 +70,18 @@ pub(in crate::exec) fn answered_groups(
         // The calls of a column come in the order in which `plans` listed them.
         let index = next[*column];
         next[*column] += 1;
-        calls.push(match (call.selected(), &answers[*column]) {
-            (Selected::Keys(selected), Answers::Keys(answers)) => {
+        calls.push(match (call.answer_spec(), &answers[*column]) {
+            (AnswerSpec::Keys(selected), Answers::Keys(answers)) => {
                 let values = selected
                     .quantile_spec()
                     .values(selected.spec(), &answers.found[index])?;
                 selected.group_rows(values, &answers.lengths)?
             }
             #[cfg(feature = "cuda")]
-            (Selected::Keys(selected), Answers::Values(values, lengths)) => {
+            (AnswerSpec::Keys(selected), Answers::Values(values, lengths)) => {
                 selected.group_rows(Arc::clone(&values[index]), lengths)?
             }
-            (Selected::Bytes(selected), Answers::Bytes(answers)) => {
+            (AnswerSpec::Bytes(selected), Answers::Bytes(answers)) => {
                 selected.group_rows(answers.calls[index].clone(), &answers.lengths)?
             }
             _ => return internal_err!("{call} was answered by another column"),

@@ -210,13 +210,14 @@ fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<Part
     for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
         for run in &rows.runs {
             let len = if is_single {
-                run.words.partition_len(part).min(1)
+                run.group_keys.partition_len(part).min(1)
             } else {
-                run.words.partition_len(part)
+                run.group_keys.partition_len(part)
             };
             for from in (0..len).step_by(BLOCK) {
                 let range = from..len.min(from + BLOCK);
-                run.words.read(part, range, rows.file.as_ref(), &mut group_keys)?;
+                run.group_keys
+                    .read(part, range, rows.file.as_ref(), &mut group_keys)?;
                 ids.clear();
                 groups.append_ids(partitions, part, index, &group_keys, &mut ids)?;
             }

@@ -5,7 +5,7 @@ use datafusion::arrow::compute::take;
 use datafusion::common::{Result, internal_err};
 
 use super::plain::{AccumulatorMemory, PlainGroups};
-use super::plan::{GroupPlan, GroupQuantiles};
+use super::plan::{GroupQuantiles, GroupedQuantilesWork};
 use super::scan::QuantilesScanned;
 use crate::exec::group_engine::{FrozenIds, GroupIds, HashPartitions};
 use crate::kernel::cpu::groups::group_key::GroupKey;
@@ -64,7 +64,7 @@ pub(super) struct PartitionGroups<W> {
 }
 
 impl<W: GroupKey> PartitionGroups<W> {
-    pub(super) fn try_new(plan: &GroupPlan) -> Result<Self> {
+    pub(super) fn try_new(plan: &GroupedQuantilesWork) -> Result<Self> {
         Ok(Self {
             ids: plan.groups.partition_ids()?,
             from_scans: Vec::new(),
@@ -159,7 +159,7 @@ impl<W: GroupKey> PartitionGroups<W> {
                 }
                 group_keys.clear();
                 ids.clear();
-                run.words
+                run.group_keys
                     .append_partition(part, scan.rows.file.as_ref(), &mut group_keys)?;
                 self.append_ids(partitions, part, index, &group_keys, &mut ids)?;
                 let inputs = run.partition_carried(part, scan.rows.file.as_ref())?;
@@ -228,7 +228,7 @@ impl<W: GroupKey> FrozenGroups<W> {
         if ids.len() == expected {
             Ok(())
         } else {
-            internal_err!("{} words have no group", expected - ids.len())
+            internal_err!("{} group keys have no group", expected - ids.len())
         }
     }
 }
@@ -293,5 +293,5 @@ fn interned<W: GroupKey>(
 
 /// The group keys of a column's values: the column's own if some rows have no value, else those of all rows.
 pub(super) fn group_keys_of(run: &Run, column: usize) -> &Partitioned {
-    run.columns[column].own.as_ref().unwrap_or(&run.words)
+    run.columns[column].own.as_ref().unwrap_or(&run.group_keys)
 }

@@ -15,14 +15,14 @@ use crate::key::KeySpec;
 
 /// Work of a [`GroupedQuantilesExec`](super::GroupedQuantilesExec): group columns, quantiles and plain aggregates.
 #[derive(Debug)]
-pub struct GroupPlan {
+pub struct GroupedQuantilesWork {
     pub(super) group: Vec<Arc<dyn PhysicalExpr>>,
     pub(super) groups: GroupColumns,
     pub(super) aggregates: Aggregates,
     pub(super) schema: SchemaRef,
 }
 
-impl GroupPlan {
+impl GroupedQuantilesWork {
     /// Whether quantiles of any call are over a type without keys.
     pub(super) fn has_byte_strings(&self) -> bool {
         self.aggregates
@@ -32,9 +32,9 @@ impl GroupPlan {
     }
 }
 
-/// One execution of a [`GroupPlan`], as a work of the engine for groups.
+/// One execution of a [`GroupedQuantilesWork`], as a work of the engine for groups.
 pub(super) struct GroupQuantiles {
-    pub(super) plan: Arc<GroupPlan>,
+    pub(super) plan: Arc<GroupedQuantilesWork>,
     /// How the values of each key column become keys.
     pub(super) specs: Vec<KeySpec>,
     /// Settings and resources of selections by rounds, such as threads and memory.
@@ -43,7 +43,11 @@ pub(super) struct GroupQuantiles {
 
 impl GroupQuantiles {
     /// An execution of `plan` in the memory pool of `context`, on the account of the consumer of `memory`.
-    pub(super) fn new(plan: Arc<GroupPlan>, memory: &MemoryReservation, context: &TaskContext) -> Self {
+    pub(super) fn new(
+        plan: Arc<GroupedQuantilesWork>,
+        memory: &MemoryReservation,
+        context: &TaskContext,
+    ) -> Self {
         let columns = plan.aggregates.columns.iter();
         Self {
             specs: columns.map(|column| column.spec.clone()).collect(),

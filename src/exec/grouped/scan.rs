@@ -12,15 +12,15 @@ use super::plain::{PartitionOrder, PlainGroups, PlainStates};
 use crate::exec::aggregate::KeyColumn;
 use crate::exec::expressions::{mask, values};
 use crate::exec::group_engine::GroupIds;
-use crate::kernel::cpu::groups::bytes::StagedBytes;
+use crate::kernel::cpu::groups::bytes::WaitingBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::group_key::GroupKey;
-use crate::kernel::cpu::groups::runs::{StagedColumn, StagedValues};
+use crate::kernel::cpu::groups::runs::{WaitingColumn, WaitingValues};
 use crate::key::{self, Width, with_key};
 
 /// A batch's values of the key columns, and its inputs of plain aggregates.
 pub(super) struct BatchValues {
-    pub(super) columns: Vec<StagedColumn>,
+    pub(super) columns: Vec<WaitingColumn>,
     pub(super) inputs: Vec<ColumnarValue>,
 }
 
@@ -112,11 +112,11 @@ impl ScanGroups {
 pub(super) fn reserve_few(
     few: &mut [NumberedKeys],
     columns: &[KeyColumn],
-    staged: &[StagedColumn],
+    waiting: &[WaitingColumn],
     rows: usize,
 ) -> Result<()> {
-    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
-        let rows = staged.rows.as_ref().map_or(rows, Vec::len);
+    for ((keys, column), waiting) in few.iter_mut().zip(columns).zip(waiting) {
+        let rows = waiting.rows.as_ref().map_or(rows, Vec::len);
         with_key!(column.spec.width(), K => keys.make_room::<K>(rows)?);
     }
     Ok(())
@@ -127,20 +127,20 @@ pub(super) fn append_few(
     few: &mut [NumberedKeys],
     columns: &[KeyColumn],
     ids: &[usize],
-    staged: &[StagedColumn],
+    waiting: &[WaitingColumn],
 ) -> Result<()> {
     // There are at most `FEW_GROUPS` groups.
     let all: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
-    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
+    for ((keys, column), waiting) in few.iter_mut().zip(columns).zip(waiting) {
         let own: Vec<u16>;
-        let ids = match &staged.rows {
+        let ids = match &waiting.rows {
             None => &all,
             Some(rows) => {
                 own = rows.iter().map(|row| all[*row as usize]).collect();
                 &own
             }
         };
-        let StagedValues::Raw(raw) = &staged.values else {
+        let WaitingValues::Raw(raw) = &waiting.values else {
             continue;
         };
         with_key!(column.spec.width(), K => keys.append::<K>(ids, raw, &column.spec)?);
@@ -149,7 +149,7 @@ pub(super) fn append_few(
 }
 
 /// A batch's values of a key column, without NULLs and rows that are filtered out.
-pub(super) fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn> {
+pub(super) fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<WaitingColumn> {
     let Some(predicate) = &column.filter else {
         return collected(&values(&column.argument, batch)?, None, column);
     };
@@ -160,26 +160,26 @@ pub(super) fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<S
     // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
     let rows: Vec<u32> = passed.values().set_indices_u32().collect();
     let batch = filter_record_batch(batch, &passed)?;
-    let mut staged = collected(&values(&column.argument, &batch)?, None, column)?;
-    staged.rows = Some(match staged.rows {
+    let mut waiting = collected(&values(&column.argument, &batch)?, None, column)?;
+    waiting.rows = Some(match waiting.rows {
         None => rows,
         Some(inner) => inner.into_iter().map(|row| rows[row as usize]).collect(),
     });
-    Ok(staged)
+    Ok(waiting)
 }
 
 /// The values that are not NULL, of the rows where `passed` is true (all if it is `None`).
-fn collected(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<StagedColumn> {
+fn collected(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<WaitingColumn> {
     let kept = key::kept(values.as_ref(), passed)?;
     let values = match (&column.bytes, &kept) {
         (Some(spec), kept) => {
             let kept = kept.as_ref().map(BooleanArray::values);
-            StagedValues::Bytes(StagedBytes::of(spec, values.as_ref(), kept)?)
+            WaitingValues::Bytes(WaitingBytes::of(spec, values.as_ref(), kept)?)
         }
-        (None, None) => StagedValues::Raw(column.spec.raw(values.as_ref())?),
-        (None, Some(kept)) => StagedValues::Raw(column.spec.raw(filter(values, kept)?.as_ref())?),
+        (None, None) => WaitingValues::Raw(column.spec.raw(values.as_ref())?),
+        (None, Some(kept)) => WaitingValues::Raw(column.spec.raw(filter(values, kept)?.as_ref())?),
     };
-    Ok(StagedColumn {
+    Ok(WaitingColumn {
         rows: kept.map(|kept| kept.values().set_indices_u32().collect()),
         values,
     })

@@ -85,7 +85,10 @@ impl<P: 'static> Selection<P> {
     {
         let mut most = COUNTERS;
         loop {
+            let sample = self.memory.new_empty();
+            reserve(&sample, Grid::sample_bytes::<K>())?;
             let grid = Grid::sampled::<K>(&self.pieces, rows, self.groups, most)?;
+            drop(sample);
             // Counters of each thread (4 bytes), and their totals and the numbers of wanted pairs (12 bytes).
             let reserved = reserve(&self.memory, grid.counters() * (4 * self.threads + 12));
             if reserved.is_ok() || most <= LEAST_CELLS * self.groups {

@@ -26,7 +26,7 @@ use crate::exec::group_engine::{
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
-use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
+use crate::kernel::cpu::groups::runs::{WaitingColumn, WaitingRows, WaitingValues};
 use crate::key::with_key;
 use crate::key::{KeySpec, Width};
 use crate::memory::reserve;
@@ -41,7 +41,7 @@ const LEAST_ROWS: usize = 64;
 
 impl GroupedWork for GroupQuantiles {
     const ROWS: &'static str = "grouped quantiles";
-    const STAGED_BYTES: usize = 64 << 20;
+    const WAITING_BYTES: usize = 64 << 20;
 
     type Values = BatchValues;
     type Scan<W: GroupKey> = QuantilesScan<W>;
@@ -72,7 +72,7 @@ impl GroupedWork for GroupQuantiles {
             return rows;
         }
         let bytes: usize = batch.columns().iter().map(row_bytes).sum();
-        let share = Self::STAGED_BYTES.min(share / 8);
+        let share = Self::WAITING_BYTES.min(share / 8);
         let fair = (rows as f64 * share as f64 / bytes.max(1) as f64) as usize;
         fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
     }
@@ -153,12 +153,12 @@ impl GroupedWork for GroupQuantiles {
         if group_keys.is_empty() {
             return Ok(());
         }
-        let empty = |spec: &KeySpec| StagedColumn {
+        let empty = |spec: &KeySpec| WaitingColumn {
             rows: Some(Vec::new()),
-            values: StagedValues::Keys(with_key!(spec.width(), K => Vec::<K>::new().into())),
+            values: WaitingValues::Keys(with_key!(spec.width(), K => Vec::<K>::new().into())),
         };
-        let staged = |group_keys, parts| Staged {
-            words: group_keys,
+        let waiting = |group_keys, parts| WaitingRows {
+            group_keys,
             parts,
             columns: specs.iter().map(empty).collect(),
             others: Vec::new(),
@@ -169,7 +169,7 @@ impl GroupedWork for GroupQuantiles {
                 for from in (0..chunk.len()).step_by(MOVED_ROWS) {
                     let range = from..chunk.len().min(from + MOVED_ROWS);
                     let ids = || chunk.ids()[range.clone()].iter().map(|id| usize::from(*id));
-                    let mut batch = staged(
+                    let mut batch = waiting(
                         ids().map(|id| group_keys[id]).collect(),
                         ids().map(|id| parts[id]).collect(),
                     );
@@ -177,17 +177,17 @@ impl GroupedWork for GroupQuantiles {
                         specs[index].width(),
                         K => chunk.keys::<K>()[range.clone()].to_vec().into()
                     );
-                    batch.columns[index] = StagedColumn {
+                    batch.columns[index] = WaitingColumn {
                         rows: None,
-                        values: StagedValues::Keys(keys),
+                        values: WaitingValues::Keys(keys),
                     };
-                    scan.rows.stage(batch, &shared)?;
+                    scan.rows.append(batch, &shared)?;
                 }
                 memory.shrink(chunk.held_bytes().min(memory.size()));
             }
         }
         // Groups without any value have an answer too.
-        scan.rows.stage(staged(group_keys, parts), &shared)
+        scan.rows.append(waiting(group_keys, parts), &shared)
     }
 
     fn push_many<W: GroupKey>(
@@ -205,13 +205,13 @@ impl GroupedWork for GroupQuantiles {
             held.plain.update(plain, &inputs, numbers, ids.len())?;
             inputs.clear();
         }
-        let staged = Staged {
-            words: group_keys,
+        let waiting = WaitingRows {
+            group_keys,
             parts,
             columns,
             others: inputs,
         };
-        scan.rows.stage(staged, &scan.shared)
+        scan.rows.append(waiting, &scan.shared)
     }
 
     fn scanned<W: GroupKey>(

@@ -63,7 +63,7 @@ impl<W: GroupKey> PartitionWorker<W> {
         for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
             for run in &rows.runs {
                 self.group_keys.clear();
-                run.words
+                run.group_keys
                     .append_partition(part, rows.file.as_ref(), &mut self.group_keys)?;
                 self.groups
                     .append_ids(partitions, part, index, &self.group_keys, &mut self.ids)?;

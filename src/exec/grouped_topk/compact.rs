@@ -6,12 +6,12 @@
 use datafusion::common::Result;
 use datafusion::logical_expr::ColumnarValue;
 
-use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, WaitingBatches, staged_bytes};
-use super::execution::{GroupTopK, repeated};
+use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, WaitingBatches, waiting_bytes};
+use super::execution::{TopKExecution, repeated};
 use super::partition::PartitionReader;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
-use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, Staged, StagedColumn, StagedValues};
+use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, WaitingColumn, WaitingRows, WaitingValues};
 
 /// Number of hash partitions that are compacted to see whether it is worth it.
 const PROBED_PARTITIONS: usize = 16;
@@ -22,9 +22,9 @@ const PROBED_PARTITIONS: usize = 16;
 /// # Errors
 /// Errors of taking rows; `ResourcesExhausted` if the system gives no memory.
 pub(super) fn compact<W: GroupKey>(
-    work: &GroupTopK,
+    work: &TopKExecution,
     rows: &mut PartitionedRows<W>,
-    shared: &Shared<GroupTopK>,
+    shared: &Shared<TopKExecution>,
 ) -> Result<bool> {
     if rows.resident().map(Run::rows).sum::<usize>() < RUN_ROWS {
         return Ok(false);
@@ -47,7 +47,7 @@ pub(super) fn compact<W: GroupKey>(
         if new_bytes > extra.size() && extra.try_resize(new_bytes).is_err() {
             return Ok(false);
         }
-        if compaction.waiting.is_full(GroupTopK::STAGED_BYTES) {
+        if compaction.waiting.is_full(TopKExecution::WAITING_BYTES) {
             runs.extend(compaction.waiting.run(work.specs(), shared.free.as_ref())?);
         }
     }
@@ -73,7 +73,12 @@ struct Compaction<W> {
 
 impl<W: GroupKey> Compaction<W> {
     /// Adds the best rows of a hash partition.
-    fn add<'a>(&mut self, work: &GroupTopK, part: usize, runs: impl Iterator<Item = &'a Run>) -> Result<()> {
+    fn add<'a>(
+        &mut self,
+        work: &TopKExecution,
+        part: usize,
+        runs: impl Iterator<Item = &'a Run>,
+    ) -> Result<()> {
         self.reader.begin()?;
         for run in runs {
             self.seen += run.partition_range(part).len();
@@ -86,17 +91,17 @@ impl<W: GroupKey> Compaction<W> {
         let group_keys = self.reader.groups.keys();
         let ids = repeated(&best.lengths);
         self.kept += ids.len();
-        let staged = Staged {
-            words: ids.iter().map(|id| group_keys[*id as usize]).collect(),
+        let waiting = WaitingRows {
+            group_keys: ids.iter().map(|id| group_keys[*id as usize]).collect(),
             parts: vec![part as u16; ids.len()],
-            columns: vec![StagedColumn {
+            columns: vec![WaitingColumn {
                 rows: None,
-                values: StagedValues::Keys(best.keys),
+                values: WaitingValues::Keys(best.keys),
             }],
             others: best.rows.into_iter().map(ColumnarValue::Array).collect(),
         };
-        let bytes = staged_bytes(&staged, work.specs());
-        self.waiting.add(staged, bytes);
+        let bytes = waiting_bytes(&waiting, work.specs());
+        self.waiting.add(waiting, bytes);
         Ok(())
     }
 }

@@ -10,13 +10,13 @@ use datafusion::common::Result;
 use datafusion::physical_plan::metrics::Count;
 
 use super::super::group_engine::Metrics;
+use super::any_sieve::BestRows;
 use super::plan::TopKPlan;
-use super::select::BestRows;
 use crate::failpoint::may_fail;
 use crate::key::{KeySpec, Width};
 
 /// One execution of the best rows of groups, as a work of the engine for groups.
-pub(super) struct GroupTopK {
+pub(super) struct TopKExecution {
     pub(super) plan: Arc<TopKPlan>,
     /// Type of the only key column.
     pub(super) specs: [KeySpec; 1],
@@ -26,7 +26,7 @@ pub(super) struct GroupTopK {
     pub(super) dropped: Count,
 }
 
-impl GroupTopK {
+impl TopKExecution {
     pub(super) fn try_new(plan: Arc<TopKPlan>, metrics: &Metrics) -> Result<Self> {
         // Rows come with keys, so only the width of the type matters.
         let spec = KeySpec::try_new(&match plan.keys.width() {

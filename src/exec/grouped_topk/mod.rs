@@ -3,12 +3,12 @@
 //! It is a work of the [engine for groups](super::group_engine). Few groups share a sieve, which rejects most rows by the floor of their
 //! group. For many groups, the rows of a hash partition are brought together and ranked.
 
+mod any_sieve;
 mod compact;
 mod execution;
 mod partial;
 mod partition;
 mod plan;
-mod select;
 mod work;
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 
-use self::execution::GroupTopK;
+use self::execution::TopKExecution;
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
@@ -126,7 +126,7 @@ impl Work for GroupedTopKWork {
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let (streams, memory) = (self.mode.streams(&on)?, on.memory());
         let (metrics, context) = (Metrics::of(&on), &on.context);
-        let work = GroupTopK::try_new(Arc::clone(&self.plan), &metrics)?;
+        let work = TopKExecution::try_new(Arc::clone(&self.plan), &metrics)?;
         let threads = match self.mode {
             Mode::Partial => {
                 return partial::stream(work, streams, memory, metrics, context).map(with_numbers);

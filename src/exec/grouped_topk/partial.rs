@@ -16,14 +16,14 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::super::group_engine::{GroupScan, GroupedWork, Metrics, Shared, sliced};
-use super::execution::GroupTopK;
+use super::execution::TopKExecution;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
 
 /// The rows of one partition, without those that cannot be among the best of their group.
 pub(super) fn stream(
-    work: GroupTopK,
+    work: TopKExecution,
     mut streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
     metrics: Metrics,
@@ -39,7 +39,7 @@ pub(super) fn stream(
     let batch_rows = context.session_config().batch_size();
     let batches = futures::stream::once(async move {
         let batches = with_key!(width, W => {
-            let scan = GroupScan::<GroupTopK, W>::try_new(shared, &memory)?;
+            let scan = GroupScan::<TopKExecution, W>::try_new(shared, &memory)?;
             best_rows(scan, stream, batch_rows, passed).await?
         });
         Ok::<_, DataFusionError>(batches.map(move |batch| batch.record_output(&baseline)))
@@ -50,7 +50,7 @@ pub(super) fn stream(
 
 /// The best rows of a partition that has few groups; for many groups, also all rows that come after these.
 async fn best_rows<W: GroupKey>(
-    mut scan: GroupScan<GroupTopK, W>,
+    mut scan: GroupScan<TopKExecution, W>,
     mut stream: SendableRecordBatchStream,
     batch_rows: usize,
     passed: Count,
@@ -60,7 +60,7 @@ async fn best_rows<W: GroupKey>(
     let (work, groups) = (&shared.work, scan.ids.len());
     // The batch with which groups became many is given out with the rows that are held.
     if let Some(rest) = scan.rest.take() {
-        GroupTopK::push_few(&mut scan, rest)?;
+        TopKExecution::push_few(&mut scan, rest)?;
     }
     let Some(mut sieve) = scan.held else {
         return internal_err!("rows of a partial step are partitioned");

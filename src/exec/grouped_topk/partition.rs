@@ -6,8 +6,8 @@ use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::group_engine::GroupIds;
+use super::any_sieve::{AnySieve, BestRows, partition_keys};
 use super::plan::TopKPlan;
-use super::select::{AnySieve, BestRows, partition_keys};
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::Run;
 use crate::memory::SpillFile;
@@ -57,7 +57,8 @@ impl<W: GroupKey> PartitionReader<W> {
         if run.partition_range(part).is_empty() {
             return Ok(Vec::new());
         }
-        run.words.append_partition(part, file, &mut self.group_keys)?;
+        run.group_keys
+            .append_partition(part, file, &mut self.group_keys)?;
         let carried = run.partition_carried(part, file)?;
         let column = |value| match value {
             ColumnarValue::Array(column) => Ok(column),

@@ -18,12 +18,12 @@ use super::super::group_engine::{
     AnsweredGroups, EvaluatedBatch, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
     HashPartitions, PartitionedRows, Shared,
 };
-use super::execution::{GroupTopK, repeated};
+use super::any_sieve::{AnySieve, keys};
+use super::execution::{TopKExecution, repeated};
 use super::partition::PartitionReader;
-use super::select::{AnySieve, keys};
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::GroupKey;
-use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
+use crate::kernel::cpu::groups::runs::{WaitingColumn, WaitingRows, WaitingValues};
 use crate::key::KeySpec;
 use crate::threads::blocking;
 
@@ -34,8 +34,8 @@ const MOVED_ROWS: usize = 1 << 12;
 const USUAL_ROWS: usize = 1 << 17;
 
 /// Adds rows to hash partitions. Rows without keys only say that their groups exist.
-fn stage<W: GroupKey>(
-    scan: &mut GroupScan<GroupTopK, W>,
+fn append<W: GroupKey>(
+    scan: &mut GroupScan<TopKExecution, W>,
     groups: &[ArrayRef],
     keys: Option<Buffer>,
     carried: Vec<ArrayRef>,
@@ -45,17 +45,17 @@ fn stage<W: GroupKey>(
     }
     // Groups that are not packed are told apart by carried columns.
     let (group_keys, parts) = scan.ids.place(groups, None)?;
-    let column = |keys| StagedColumn {
+    let column = |keys| WaitingColumn {
         rows: None,
-        values: StagedValues::Keys(keys),
+        values: WaitingValues::Keys(keys),
     };
-    let staged = Staged {
-        words: group_keys,
+    let waiting = WaitingRows {
+        group_keys,
         parts,
         columns: keys.map(column).into_iter().collect(),
         others: carried.into_iter().map(ColumnarValue::Array).collect(),
     };
-    scan.rows.stage(staged, &scan.shared)
+    scan.rows.append(waiting, &scan.shared)
 }
 
 /// A batch's rows that count, with their keys and carried columns.
@@ -70,10 +70,10 @@ pub(super) struct BatchRows {
     carried: Vec<ArrayRef>,
 }
 
-impl GroupedWork for GroupTopK {
+impl GroupedWork for TopKExecution {
     const ROWS: &'static str = "the best rows of groups";
     /// This is far below the 2 GiB that a column of strings can hold.
-    const STAGED_BYTES: usize = 256 << 20;
+    const WAITING_BYTES: usize = 256 << 20;
 
     type Values = BatchRows;
     /// The best rows, while groups are few.
@@ -172,24 +172,24 @@ impl GroupedWork for GroupTopK {
             let groups = groups.collect::<Result<Vec<_>>>()?;
             let keys = Buffer::from_slice_ref(&best.keys[from * key_bytes..(from + count) * key_bytes]);
             let carried = best.rows.iter().map(|column| column.slice(from, count)).collect();
-            stage(scan, &groups, Some(keys), carried)?;
+            append(scan, &groups, Some(keys), carried)?;
         }
         if plan.answers_every_group() {
-            stage(scan, &groups, None, groups[..plan.carried_groups()].to_vec())?;
+            append(scan, &groups, None, groups[..plan.carried_groups()].to_vec())?;
         }
         scan.ids.free()
     }
 
     fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: EvaluatedBatch<BatchRows>) -> Result<()> {
         let EvaluatedBatch { groups, values } = batch;
-        stage(scan, &values.counted, Some(values.keys), values.carried)?;
+        append(scan, &values.counted, Some(values.keys), values.carried)?;
         let plan = &scan.shared.work.plan;
         let (Some(kept), true) = (values.kept, plan.answers_every_group()) else {
             return Ok(());
         };
         let absent = filtered(&groups, &not(&kept)?)?;
         let carried = absent[..plan.carried_groups()].to_vec();
-        stage(scan, &absent, None, carried)
+        append(scan, &absent, None, carried)
     }
 
     fn compact<W: GroupKey>(&self, rows: &mut PartitionedRows<W>, shared: &Shared<Self>) -> Result<bool> {
@@ -245,7 +245,7 @@ impl<W: GroupKey> Worker<W> {
     /// The answer of a hash partition; `None` if it has no groups.
     fn answer(
         &mut self,
-        partitions: &HashPartitions<GroupTopK, W>,
+        partitions: &HashPartitions<TopKExecution, W>,
         part: usize,
     ) -> Result<Option<AnsweredGroups>> {
         let (work, reader) = (&partitions.shared.work, &mut self.reader);
@@ -279,8 +279,8 @@ impl<W: GroupKey> Worker<W> {
 
 /// The best rows of all scans, which one more sieve merges.
 fn best_of_few<W: GroupKey>(
-    shared: &Shared<GroupTopK>,
-    mut few: FewGroups<GroupTopK, W>,
+    shared: &Shared<TopKExecution>,
+    mut few: FewGroups<TopKExecution, W>,
     memory: &MemoryReservation,
 ) -> Result<AnsweredGroups> {
     let (work, groups) = (&shared.work, few.ids.len());

@@ -86,7 +86,7 @@ impl PinnedGroups {
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.aggregates.calls_of(column);
         let quantile_specs: Arc<[QuantileSpec]> = quantile_specs
-            .map(|call| call.selected().quantile_spec().clone())
+            .map(|call| call.answer_spec().quantile_spec().clone())
             .collect();
         let ranks = quantile_specs.iter().map(most_ranks).sum::<usize>();
         let among = on.among(values, values.format(&spec), mask.as_ref());
@@ -298,7 +298,7 @@ impl PinnedCalls for PinnedGroups {
         }
         let longest = self.aggregates.calls.iter();
         let longest = longest
-            .map(|(_, call)| call.selected().quantile_spec().quantiles.len())
+            .map(|(_, call)| call.answer_spec().quantile_spec().quantiles.len())
             .max();
         let items = codes.len().checked_mul(longest.unwrap_or(1));
         items

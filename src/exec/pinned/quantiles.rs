@@ -66,7 +66,7 @@ impl PinnedQuantiles {
         let shares = shares.collect::<Result<Vec<_>>>()?;
         let quantile_specs = self.aggregates.calls_of(column);
         let quantile_specs: Vec<&QuantileSpec> = quantile_specs
-            .map(|call| call.selected().quantile_spec())
+            .map(|call| call.answer_spec().quantile_spec())
             .collect();
         let limits = Limits {
             device: on.limit,

@@ -7,7 +7,7 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::rounds::Rounds;
 use crate::key::KeySpec;
-use crate::quantile::{QuantileSpec, Selected, SelectedColumn};
+use crate::quantile::{AnswerSpec, QuantileSpec, TypedAnswerSpec};
 
 /// Key columns and calls of a staged plan without groups, and the rounds in which it computes them.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(crate) struct KeyColumns {
     /// The key specification of each column of the input.
     pub(super) specs: Vec<KeySpec>,
     /// The output column of each call.
-    pub(super) selected: Vec<SelectedColumn>,
+    pub(super) selected: Vec<TypedAnswerSpec>,
 }
 
 /// One call over a column of the input.
@@ -70,12 +70,12 @@ impl KeyColumns {
             let Some(data_type) = types.get(call.column) else {
                 return internal_err!("a call over column {} of {}", call.column, types.len());
             };
-            match Selected::try_new(data_type, call.quantile_spec.clone(), call.is_list, false)? {
-                Selected::Keys(column) => {
+            match AnswerSpec::try_new(data_type, call.quantile_spec.clone(), call.is_list, false)? {
+                AnswerSpec::Keys(column) => {
                     specs[call.column] = Some(column.spec().clone());
                     selected.push(column);
                 }
-                Selected::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
+                AnswerSpec::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
             }
         }
         let specs: Option<Vec<_>> = specs.into_iter().collect();

@@ -14,7 +14,7 @@ use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
 use super::columns::StagedColumns;
 use super::merged::Merged;
 use super::rows::{CLASS, Rows, body_bytes, schema};
-use super::stage::{Consume, Needs, StageExec, StageOutput, Step, Task, reached};
+use super::stage::{Consume, Needs, StageExec, StageOutput, StageStep, Task, reached};
 
 /// Most replies that one task should merge. A hash may spread them unevenly, and give a task more.
 pub(super) const FAN_IN: usize = 256;
@@ -67,7 +67,7 @@ impl fmt::Display for Merge {
     }
 }
 
-impl Step for Merge {
+impl StageStep for Merge {
     const NAME: &'static str = "MergeExec";
 
     type State = ();

@@ -15,7 +15,7 @@ mod mutated;
 use super::columns::StagedColumns;
 use super::merged::Merged;
 use super::rows::{Rows, schema};
-use super::stage::{Consume, Needs, StageExec, StageOutput, Step, Task, reached};
+use super::stage::{Consume, Needs, StageExec, StageOutput, StageStep, Task, reached};
 use super::state::{COMPARING_READ, ColumnState, State};
 use crate::functions::gk::with_bounds;
 use crate::key::KeySpec;
@@ -44,7 +44,7 @@ impl fmt::Display for Refine {
     }
 }
 
-impl Step for Refine {
+impl StageStep for Refine {
     const NAME: &'static str = "RefineExec";
 
     type State = ();
@@ -121,7 +121,7 @@ fn step(read: usize, mut merged: Merged) -> Result<State> {
                 ColumnState::first(width, &columns.quantile_specs(index), &columns.rounds, replies)
             }
             Some(states) => match states.next() {
-                Some(done) if done.order.is_none() && read != COMPARING_READ => Ok(done),
+                Some(done) if done.sent.is_none() && read != COMPARING_READ => Ok(done),
                 Some(state) => state.next(&columns.rounds, read, merged.take(index)?),
                 None => exec_err!("a state of fewer than {} columns", columns.len()),
             },
@@ -140,7 +140,7 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
     let row = columns.calls.iter().zip(&columns.selected).map(|(call, selected)| {
         let state = state.0.get(call.column);
         let state = state.ok_or_else(|| internal_datafusion_err!("a call over column {}", call.column))?;
-        if state.order.is_some() {
+        if state.sent.is_some() {
             return resources_err!(
                 "candidates of exact quantiles did not fit in memory: give executors more, or use fewer quantiles"
             );

@@ -15,7 +15,7 @@ use super::columns::StagedColumns;
 use super::device::RoundBackend;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, Rows, read_rows, schema};
-use super::stage::{Needs, StageExec, StageOutput, Step, Task, reached};
+use super::stage::{Needs, StageExec, StageOutput, StageStep, Task, reached};
 use super::state::{COMPARING_READ, State};
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::{CpuBackend, Shard};
@@ -52,7 +52,7 @@ impl fmt::Display for Round {
     }
 }
 
-impl Step for Round {
+impl StageStep for Round {
     const NAME: &'static str = "RoundExec";
 
     type State = PendingRound;
@@ -83,7 +83,7 @@ impl Step for Round {
         Ok(PendingRound {
             state: bytes.to_vec(),
             requests: columns
-                .map(|column| column.order.map(|order| order.request))
+                .map(|column| column.sent.map(|sent| sent.request))
                 .collect(),
         })
     }

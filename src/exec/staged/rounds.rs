@@ -25,7 +25,7 @@ use crate::key::Width;
 use crate::select::bms::{Dibms, DistributedBms, SAMPLES, extract};
 use crate::select::gk_select::GkSelect;
 use crate::select::requests::sample_of_all;
-use crate::select::{Step, Strategy};
+use crate::select::{NextStep, Strategy};
 
 /// Counts of `dibms` where the user names it.
 pub(super) const COUNTS: u8 = 3;
@@ -113,11 +113,11 @@ impl Rounds {
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn next(&self, read: usize, step: Step) -> Result<Step> {
+    pub(super) fn next(&self, read: usize, step: NextStep) -> Result<NextStep> {
         match (&self.strategy, step) {
             (
                 UnrolledStrategy::DistributedBms { .. } | UnrolledStrategy::Dibms { .. },
-                Step::Round(progress, _),
+                NextStep::Round(progress, _),
             ) if read + 2 == self.reads() => extract(progress),
             (_, step) => Ok(step),
         }

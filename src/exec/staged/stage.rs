@@ -41,7 +41,7 @@ pub enum Needs {
 }
 
 /// The work of one kind of stage on each partition of its input.
-pub trait Step: fmt::Debug + fmt::Display + Clone + Send + Sync + 'static {
+pub trait StageStep: fmt::Debug + fmt::Display + Clone + Send + Sync + 'static {
     /// The operator's name in plans. The text of [`Display`](fmt::Display) follows it.
     const NAME: &'static str;
 
@@ -172,7 +172,7 @@ pub(super) type StageExec<S> = Operator<StageWork<S>>;
 ///
 /// Metrics: `input_rows`, `rows_out`, and `bytes_out`, the bytes of messages to the next stage.
 #[derive(Debug)]
-pub struct StageWork<S: Step> {
+pub struct StageWork<S: StageStep> {
     pub(super) step: S,
     /// The state from the second input.
     fetched: SharedState<S::State>,
@@ -182,7 +182,7 @@ pub struct StageWork<S: Step> {
 ///
 /// # Errors
 /// Internal errors only.
-pub(super) fn stage<S: Step>(
+pub(super) fn stage<S: StageStep>(
     step: S,
     input: Arc<dyn ExecutionPlan>,
     state: Option<Arc<dyn ExecutionPlan>>,
@@ -192,7 +192,7 @@ pub(super) fn stage<S: Step>(
     Ok(Arc::new(Operator::over(StageWork { step, fetched }, inputs)?))
 }
 
-impl<S: Step> Work for StageWork<S> {
+impl<S: StageStep> Work for StageWork<S> {
     fn name(&self) -> &'static str {
         S::NAME
     }

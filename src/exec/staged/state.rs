@@ -7,11 +7,11 @@ use datafusion::common::Result;
 use super::fingerprint::{ColumnFingerprint, compare};
 use super::rounds::Rounds;
 use crate::kernel::round::Reply;
-use crate::kernel::round_messages::Order;
+use crate::kernel::round_messages::SentRequest;
 use crate::key::Width;
 use crate::quantile::QuantileSpec;
 use crate::select::progress::Progress;
-use crate::select::{Step, countable, wanted_ranks};
+use crate::select::{NextStep, countable, wanted_ranks};
 use crate::wire::{Message, Reader, put};
 
 /// The read in which every column is read again, even if it is done, to detect rows that the first read missed or saw twice.
@@ -24,7 +24,7 @@ pub(super) struct ColumnState {
     pub(super) fingerprint: ColumnFingerprint,
     pub(super) progress: Progress,
     /// The next request to the shards; `None` if every rank has its key.
-    pub(super) order: Option<Order>,
+    pub(super) sent: Option<SentRequest>,
 }
 
 /// The state of all key columns.
@@ -57,14 +57,14 @@ impl ColumnState {
         (fingerprint, reply): (ColumnFingerprint, Reply),
     ) -> Result<Self> {
         let progress = Progress::try_new(width, fingerprint.n, wanted_ranks(quantile_specs, fingerprint.n))?;
-        let order = (!progress.is_done()).then(|| Order {
+        let sent = (!progress.is_done()).then(|| SentRequest {
             width,
             request: Arc::new(rounds.first_request(fingerprint.n, width)),
         });
         let asked = Self {
             fingerprint,
             progress,
-            order,
+            sent,
         };
         asked.next(rounds, 0, (fingerprint, reply))
     }
@@ -80,22 +80,22 @@ impl ColumnState {
         (fingerprint, reply): (ColumnFingerprint, Reply),
     ) -> Result<Self> {
         compare(&self.fingerprint, &fingerprint)?;
-        let Some(Order { width, request }) = self.order else {
+        let Some(SentRequest { width, request }) = self.sent else {
             return Ok(self);
         };
         let strategy = rounds.strategy(read, self.progress.ranks().len());
         let step = strategy.step(self.progress, &request, reply)?;
-        let (progress, order) = match rounds.next(read, step)? {
-            Step::Round(progress, request) => {
+        let (progress, sent) = match rounds.next(read, step)? {
+            NextStep::Round(progress, request) => {
                 let request = Arc::new(request);
-                (progress, Some(Order { width, request }))
+                (progress, Some(SentRequest { width, request }))
             }
-            Step::Done(progress) => (progress, None),
+            NextStep::Done(progress) => (progress, None),
         };
         Ok(Self {
             fingerprint,
             progress,
-            order,
+            sent,
         })
     }
 }
@@ -106,9 +106,9 @@ impl Message for State {
         for column in &self.0 {
             column.fingerprint.write(out);
             column.progress.write(out);
-            out.push(u8::from(column.order.is_some()));
-            if let Some(order) = &column.order {
-                order.write(out);
+            out.push(u8::from(column.sent.is_some()));
+            if let Some(sent) = &column.sent {
+                sent.write(out);
             }
         }
     }
@@ -120,8 +120,8 @@ impl Message for State {
             Ok(ColumnState {
                 fingerprint,
                 progress: Progress::read(input)?,
-                order: if input.flag("order")? {
-                    Some(Order::read(input)?)
+                sent: if input.flag("sent")? {
+                    Some(SentRequest::read(input)?)
                 } else {
                     None
                 },

@@ -117,7 +117,7 @@ async fn replies(round: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> (Vec<R
             merged.add(&batch).unwrap();
         }
         let state = merged.state().map(|bytes| State::from_bytes(bytes).unwrap());
-        asked = state.and_then(|state| state.0[0].order.as_ref().map(|order| Arc::clone(&order.request)));
+        asked = state.and_then(|state| state.0[0].sent.as_ref().map(|sent| Arc::clone(&sent.request)));
         replies.push(merged.take(0).unwrap().1);
     }
     (replies, asked)
@@ -188,7 +188,7 @@ async fn replies_or_done(
         else {
             panic!("no state");
         };
-        if State::from_bytes(state).unwrap().0[0].order.is_none() {
+        if State::from_bytes(state).unwrap().0[0].sent.is_none() {
             return (Vec::new(), None);
         }
     }

@@ -20,7 +20,7 @@ use super::merge::Merge;
 use super::refine::Refine;
 use super::round::Round;
 use super::rounds::{Rounds, UnrolledStrategy};
-use super::stage::{StageExec, Step, stage};
+use super::stage::{StageExec, StageStep, stage};
 use crate::kernel::round_messages::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
@@ -38,7 +38,7 @@ const DISTRIBUTED_BMS: u8 = 1;
 const DIBMS: u8 = 2;
 
 /// The step of a plan's uppermost operator, if it is a stage of this kind.
-fn step_of<S: Step>(plan: &dyn ExecutionPlan) -> Option<&S> {
+fn step_of<S: StageStep>(plan: &dyn ExecutionPlan) -> Option<&S> {
     plan.downcast_ref::<StageExec<S>>().map(|exec| &exec.work().step)
 }
 

@@ -38,7 +38,7 @@ impl GkAccumulator {
 
 impl Accumulator for GkAccumulator {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let spec = self.column.selected().spec().clone();
+        let spec = self.column.answer_spec().spec().clone();
         self.sketch().extend(&spec, values[0].as_ref())
     }
 

@@ -6,7 +6,7 @@ use datafusion::arrow::array::{ArrayRef, BinaryArray, StructArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::{Result, ScalarValue};
 
-use crate::quantile::SelectedColumn;
+use crate::quantile::TypedAnswerSpec;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
 /// The answer of a call for each group.
@@ -23,7 +23,7 @@ pub(super) enum Output {
 /// What a call asks of the sketches of one column.
 #[derive(Debug, Clone)]
 pub(super) struct GkColumn {
-    selected: SelectedColumn,
+    answer_spec: TypedAnswerSpec,
     eps: Epsilon,
     output: Output,
     /// Name of the values' type, which stored sketches carry.
@@ -52,7 +52,7 @@ fn bounds_fields(value: DataType) -> Fields {
 /// # Errors
 /// Those of `rank_bounds_at`.
 pub(crate) fn with_bounds(
-    column: &SelectedColumn,
+    column: &TypedAnswerSpec,
     answers: ArrayRef,
     n: u64,
     rank_bounds_at: impl Fn(u64) -> Result<(u64, u64)>,
@@ -82,28 +82,28 @@ fn bounds_rows(values: ArrayRef, least: Vec<u64>, most: Vec<u64>, counts: Vec<u6
 
 impl GkColumn {
     /// The column of a call: what it selects, the error fraction of its sketches, and the form of its answers.
-    pub(super) fn new(selected: SelectedColumn, eps: Epsilon, output: Output) -> Self {
+    pub(super) fn new(answer_spec: TypedAnswerSpec, eps: Epsilon, output: Output) -> Self {
         Self {
-            tag: selected.spec().data_type().to_string(),
-            selected,
+            tag: answer_spec.spec().data_type().to_string(),
+            answer_spec,
             eps,
             output,
         }
     }
 
     /// The column, and the quantiles that are selected from it.
-    pub(super) fn selected(&self) -> &SelectedColumn {
-        &self.selected
+    pub(super) fn answer_spec(&self) -> &TypedAnswerSpec {
+        &self.answer_spec
     }
 
     /// The column, for an exact answer.
-    pub(super) fn into_selected(self) -> SelectedColumn {
-        self.selected
+    pub(super) fn into_answer_spec(self) -> TypedAnswerSpec {
+        self.answer_spec
     }
 
     /// A sketch without values.
     pub(super) fn sketch(&self) -> AnySketch {
-        AnySketch::new(self.selected.spec().width(), self.eps, Variant::Modified)
+        AnySketch::new(self.answer_spec.spec().width(), self.eps, Variant::Modified)
     }
 
     /// The partial state of a sketch: its stored form.
@@ -145,7 +145,7 @@ impl GkColumn {
                 .map(|summary| summary.as_ref().map(|s| s.write(self.tag.as_bytes())));
             return Ok(Arc::new(stored.collect::<BinaryArray>()));
         }
-        let quantile_spec = self.selected.quantile_spec();
+        let quantile_spec = self.answer_spec.quantile_spec();
         let mut lengths = Vec::with_capacity(groups.len());
         let (mut keys, mut least, mut most, mut counts) = (vec![], vec![], vec![], vec![]);
         for summary in groups {
@@ -166,11 +166,11 @@ impl GkColumn {
                 counts.push(n);
             }
         }
-        let values = self.selected.spec().to_array(&keys)?;
+        let values = self.answer_spec.spec().to_array(&keys)?;
         let answers: ArrayRef = match self.output {
             Output::Bounds => bounds_rows(values, least, most, counts)?,
             _ => values,
         };
-        self.selected.group_rows(answers, &lengths)
+        self.answer_spec.group_rows(answers, &lengths)
     }
 }

@@ -22,7 +22,7 @@ use crate::functions::call::is_reversed;
 use crate::functions::groups::groups_accumulator;
 use crate::functions::types::{answer_type, is_list, ordered_type};
 use crate::key::{KeySpec, Order};
-use crate::quantile::{Method, QuantileSpec, Quantiles, Selected, state_type};
+use crate::quantile::{AnswerSpec, Method, QuantileSpec, Quantiles, state_type};
 
 /// An approximate aggregate function, counted from one end.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ enum AccumulatorKind {
     /// By sketches.
     Sketch(GkColumn),
     /// Exactly: over distinct values, and over values without keys of fixed width.
-    Exact(Selected),
+    Exact(AnswerSpec),
 }
 
 impl GkFunction {
@@ -140,19 +140,19 @@ impl GkFunction {
             descending: self.descending != is_reversed(args),
         };
         let data_type = args.expr_fields[0].data_type();
-        let selected = Selected::try_new(data_type, quantile_spec, quantiles.is_list, args.is_distinct)?;
+        let selected = AnswerSpec::try_new(data_type, quantile_spec, quantiles.is_list, args.is_distinct)?;
         let sketched = match precision {
             Precision::Accuracy(eps) if !args.is_distinct => Some(eps),
             _ => None,
         };
         match (selected, sketched) {
-            (Selected::Keys(column), Some(eps)) => Ok(AccumulatorKind::Sketch(GkColumn::new(
+            (AnswerSpec::Keys(column), Some(eps)) => Ok(AccumulatorKind::Sketch(GkColumn::new(
                 column,
                 eps,
                 self.sql_name.output(),
             ))),
             (selected, _) if self.sql_name.answers_values() => Ok(AccumulatorKind::Exact(selected)),
-            (Selected::Bytes(_), _) => plan_err!("{}", no_keys(self.sql_name, data_type)),
+            (AnswerSpec::Bytes(_), _) => plan_err!("{}", no_keys(self.sql_name, data_type)),
             _ if args.is_distinct => plan_err!("{} takes no DISTINCT", self.sql_name),
             _ => plan_err!(
                 "{} works without GROUP BY and OVER only, beside aggregates that need no sorted rows, with this crate's planner",
@@ -260,7 +260,9 @@ impl AggregateUDFImpl for GkFunction {
             );
         }
         Ok(match self.accumulator_kind(&args)? {
-            AccumulatorKind::Sketch(column) => exact::accumulator(Selected::Keys(column.into_selected())),
+            AccumulatorKind::Sketch(column) => {
+                exact::accumulator(AnswerSpec::Keys(column.into_answer_spec()))
+            }
             AccumulatorKind::Exact(selected) => exact::accumulator(selected),
         })
     }

@@ -61,7 +61,7 @@ impl GroupsAccumulator for GkGroupsAccumulator {
         total_num_groups: usize,
     ) -> Result<()> {
         self.sketches.resize_with(total_num_groups, || None);
-        let spec = self.column.selected().spec();
+        let spec = self.column.answer_spec().spec();
         let (groups, keys) = grouped_keys(spec, &values[0], group_indices, opt_filter)?;
         let mut rows: Vec<(u32, KeyBits)> = groups.into_iter().zip(keys).collect();
         rows.sort_by_key(|(group, _)| *group);
@@ -114,7 +114,7 @@ impl GroupsAccumulator for GkGroupsAccumulator {
                 return Ok(None);
             }
             let mut sketch = self.column.sketch();
-            sketch.extend(self.column.selected().spec(), values.slice(row, 1).as_ref())?;
+            sketch.extend(self.column.answer_spec().spec(), values.slice(row, 1).as_ref())?;
             self.column.state(sketch).map(Some)
         });
         Ok(vec![Arc::new(states.collect::<Result<BinaryArray>>()?)])

@@ -9,20 +9,20 @@ use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 use super::*;
 use crate::functions::accumulator::QuantilesAccumulator;
 use crate::functions::groups::QuantilesGroupsAccumulator;
-use crate::quantile::{Method, Quantile, Selected};
+use crate::quantile::{AnswerSpec, Method, Quantile};
 
 type OneGroup = QuantilesAccumulator<ByteStrings>;
 type StringGroups = QuantilesGroupsAccumulator<ByteStrings>;
 
-fn column(quantile: f64, is_distinct: bool) -> SelectedColumn<ByteSpec> {
+fn column(quantile: f64, is_distinct: bool) -> TypedAnswerSpec<ByteSpec> {
     let quantile_spec = QuantileSpec {
         quantiles: vec![Quantile::try_from_f64(quantile).unwrap()],
         method: Method::Disc,
         descending: false,
     };
-    match Selected::try_new(&DataType::Utf8, quantile_spec, false, is_distinct).unwrap() {
-        Selected::Bytes(column) => column,
-        Selected::Keys(_) => unreachable!("strings have no keys"),
+    match AnswerSpec::try_new(&DataType::Utf8, quantile_spec, false, is_distinct).unwrap() {
+        AnswerSpec::Bytes(column) => column,
+        AnswerSpec::Keys(_) => unreachable!("strings have no keys"),
     }
 }
 

@@ -302,6 +302,10 @@ impl<K: ShardKey> Shard for CpuShard<K> {
         self.store.spill(bytes, stop)
     }
 
+    fn seal(&mut self) -> usize {
+        self.store.seal()
+    }
+
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
         self.store.seal();
         self.reply_memory = None;

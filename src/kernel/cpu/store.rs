@@ -320,11 +320,11 @@ impl<K: Key> Store<K> {
         Ok(before - self.reservation.size())
     }
 
-    /// Gives back the memory that only further keys would need.
-    pub(super) fn seal(&mut self) {
-        if let Some(spare) = self.spare.take() {
-            self.reservation.shrink(size_of_val(spare.words()));
-        }
+    /// Gives back the memory that only further keys would need. Returns its bytes.
+    pub(super) fn seal(&mut self) -> usize {
+        let bytes = self.spare.take().map_or(0, |spare| size_of_val(spare.words()));
+        self.reservation.shrink(bytes);
+        bytes
     }
 
     /// Moves chunks of about `values` keys to a store of their own. Chunks in memory are moved as a whole, runs in the

@@ -299,11 +299,7 @@ impl Device {
             other => return other,
         };
         // Not the workspace that the caller, or another query, works in: that one is locked.
-        let workspace = self
-            .workspace
-            .try_lock()
-            .ok()
-            .and_then(|mut workspace| workspace.take());
+        let workspace = self.idle_workspace().flatten();
         let is_some_idle = workspace.is_some() || locked(&self.idle).bytes() > 0;
         if !is_some_idle {
             return Err(refused);
@@ -390,15 +386,20 @@ impl Device {
 
     /// Frees all idle memory without waiting for queries. Returns whether no query works in the workspace now.
     pub(crate) fn release_idle(&self) -> bool {
-        let workspace = match self.workspace.try_lock() {
-            Ok(mut workspace) => Some(workspace.take()),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().take()),
-            Err(TryLockError::WouldBlock) => None,
-        };
+        let workspace = self.idle_workspace();
         let is_free = workspace.is_some();
         self.free_workspace(workspace.flatten());
         self.free_idle();
         is_free
+    }
+
+    /// Takes the workspace that is kept between queries, if there is one; `None` while a query works in it.
+    fn idle_workspace(&self) -> Option<Option<IdleWorkspace>> {
+        match self.workspace.try_lock() {
+            Ok(mut workspace) => Some(workspace.take()),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().take()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn free_idle(&self) {

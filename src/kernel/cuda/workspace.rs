@@ -6,7 +6,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::buffer::{DeviceBuffer, PageLocked};
 use super::device::Device;
-use super::idle::IdleWorkspace;
+use super::idle::{IdleWatch, IdleWorkspace};
 
 /// The memory that a query works in.
 #[derive(Debug)]
@@ -85,6 +85,7 @@ impl Drop for WorkspaceLease<'_> {
             bytes,
             host: host.into_memory(),
         });
+        IdleWatch::used(self.device);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};
 
 /// A request as it is sent.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct SentRequest {
     /// Width of the keys in the request.
     pub width: Width,
     pub request: Arc<Request>,
@@ -30,7 +30,7 @@ const COUNT: u8 = 1;
 const SKETCH: u8 = 2;
 const EXTRACT: u8 = 3;
 
-impl Message for Order {
+impl Message for SentRequest {
     fn write(&self, out: &mut Vec<u8>) {
         put_width(out, self.width);
         match self.request.as_ref() {
@@ -347,12 +347,12 @@ mod tests {
     }
 
     fn order_comes_back(width: Width, request: Request) {
-        let order = Order {
+        let sent = SentRequest {
             width,
             request: Arc::new(request),
         };
-        comes_back(&order, |read| {
-            (read.width, &read.request) == (order.width, &order.request)
+        comes_back(&sent, |read| {
+            (read.width, &read.request) == (sent.width, &sent.request)
         });
     }
 
@@ -468,7 +468,11 @@ mod tests {
 
     #[test]
     fn what_no_request_says_is_refused() {
-        let error = |bytes: &[u8]| Reader::message::<Order>(bytes).unwrap_err().strip_backtrace();
+        let error = |bytes: &[u8]| {
+            Reader::message::<SentRequest>(bytes)
+                .unwrap_err()
+                .strip_backtrace()
+        };
         let damaged = |what: &str| format!("Execution error: a damaged message: {what}");
         assert_eq!(error(&[5]), damaged("keys of 5 bytes"));
         assert_eq!(error(&[8, 9]), damaged("request of kind 9"));

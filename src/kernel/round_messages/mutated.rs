@@ -169,12 +169,12 @@ fn shard(width: Width) -> Box<dyn Shard> {
 }
 
 /// Answers the request as a machine does that receives it.
-fn answered(order: &Order) -> Result<()> {
-    if order.width == Width::W128 {
+fn answered(sent: &SentRequest) -> Result<()> {
+    if sent.width == Width::W128 {
         return Ok(());
     }
-    shard(order.width)
-        .answer(&order.request, &Stop::default())
+    shard(sent.width)
+        .answer(&sent.request, &Stop::default())
         .map(drop)
 }
 
@@ -185,21 +185,21 @@ fn mutated_requests_do_no_harm() {
         name: "requests",
         test: (module_path!(), "mutated_requests_do_no_harm"),
         valid: &|random| {
-            let order = |random: &mut SmallRng| {
+            let sent = |random: &mut SmallRng| {
                 let width = WIDTHS[random.random_range(0..3)];
                 let request = Arc::new(some_request(width, random));
-                written(&Order { width, request })
+                written(&SentRequest { width, request })
             };
-            (0..200).map(|_| order(random)).collect()
+            (0..200).map(|_| sent(random)).collect()
         },
         seal: &|_| {},
-        decode: &|bytes| Reader::message::<Order>(bytes),
-        apply: &|order| {
+        decode: &|bytes| Reader::message::<SentRequest>(bytes),
+        apply: &|sent| {
             assert_eq!(
-                written(&Reader::message::<Order>(&written(&order))?),
-                written(&order)
+                written(&Reader::message::<SentRequest>(&written(&sent))?),
+                written(&sent)
             );
-            answered(&order)
+            answered(&sent)
         },
     }
     .check();

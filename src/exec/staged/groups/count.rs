@@ -111,17 +111,11 @@ impl<W: GroupKey> Counting<W> {
         if self.grouping.len() > MOST_GROUPS || self.memory.try_resize(self.held()).is_err() {
             return Ok(false);
         }
-        let mut non_null = Vec::with_capacity(values.len());
-        for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = non_null_values(&values[index])?;
-            let make_room =
-                |keys: &mut NumberedKeys| with_key!(spec.width(), K => keys.make_room::<K>(values.len()));
-            let is_full = self.keys[index].rows() >= COUNTED_ROWS;
-            let wants_room = is_full || make_room(&mut self.keys[index]).is_err();
-            if wants_room && (!self.count_held()? || make_room(&mut self.keys[index]).is_err()) {
-                return Ok(false);
-            }
-            non_null.push((values, kept));
+        let non_null = values.iter().map(non_null_values).collect::<Result<Vec<_>>>()?;
+        let is_full = self.keys.iter().any(|keys| keys.rows() >= COUNTED_ROWS);
+        // Counting takes the keys of all columns away, and the memory that was made ready for more of them.
+        if (is_full || !self.makes_room(&non_null)) && (!self.count_held()? || !self.makes_room(&non_null)) {
+            return Ok(false);
         }
         self.nulls.resize(self.grouping.len(), 0);
         let first = non_null.first().and_then(|(_, kept)| kept.as_ref());
@@ -135,6 +129,15 @@ impl<W: GroupKey> Counting<W> {
             with_key!(spec.width(), K => keys.append::<K>(&ids, &raw, spec)?);
         }
         Ok(true)
+    }
+
+    /// Makes room for the values of all key columns; false if there is too little memory.
+    fn makes_room(&mut self, non_null: &[(ArrayRef, Option<BooleanArray>)]) -> bool {
+        let specs = self.plan.columns.specs();
+        let mut columns = self.keys.iter_mut().zip(specs).zip(non_null);
+        columns.all(|((keys, spec), (values, _))| {
+            with_key!(spec.width(), K => keys.make_room::<K>(values.len()).is_ok())
+        })
     }
 
     /// Bytes of memory held for groups and their counts.

@@ -11,7 +11,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
 
 use super::super::rows::CLASS;
-use super::super::stage::{Needs, StageExec, Step, Task};
+use super::super::stage::{Needs, StageExec, StageStep, Task};
 use super::brackets::Bracketing;
 use super::columns::GroupedColumns;
 use super::count::Counting;
@@ -75,7 +75,7 @@ impl fmt::Display for GroupStep {
     }
 }
 
-impl Step for GroupStep {
+impl StageStep for GroupStep {
     const NAME: &'static str = "GroupStageExec";
 
     type State = GroupState;

@@ -88,8 +88,8 @@ fn sent(
         for (index, (shard, read)) in shards.iter_mut().enumerate() {
             let request: Arc<Request> = match state {
                 None => Arc::new(columns.rounds.first_request(read.n, columns.specs[index].width())),
-                Some(state) => match &state.0[index].order {
-                    Some(order) => Arc::clone(&order.request),
+                Some(state) => match &state.0[index].sent {
+                    Some(sent) => Arc::clone(&sent.request),
                     None => continue,
                 },
             };
@@ -143,7 +143,7 @@ fn reads(random: &mut SmallRng) -> Vec<Vec<u8>> {
         let Ok(next) = step(read, merged) else {
             break;
         };
-        if next.0.iter().all(|column| column.order.is_none()) {
+        if next.0.iter().all(|column| column.sent.is_none()) {
             break;
         }
         state = Some(next);
@@ -169,8 +169,8 @@ fn used(columns: &Arc<StagedColumns>, read: usize, batch: &RecordBatch, merged: 
     }
     let mut shards = shards(columns, &mut SmallRng::seed_from_u64(7));
     for ((shard, _), column) in shards.iter_mut().zip(&state.0) {
-        if let Some(order) = &column.order {
-            shard.answer(&order.request, &Stop::default())?;
+        if let Some(sent) = &column.sent {
+            shard.answer(&sent.request, &Stop::default())?;
         }
     }
     Ok(())

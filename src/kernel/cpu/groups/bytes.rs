@@ -27,29 +27,29 @@ pub(crate) const READ_BYTES: usize = 64 << 10;
 
 /// The byte strings of a batch that waits for its run, one behind the other.
 #[derive(Debug, Default)]
-pub(crate) struct StagedBytes {
+pub(crate) struct WaitingBytes {
     bytes: Vec<u8>,
     lengths: Vec<u32>,
 }
 
-impl StagedBytes {
+impl WaitingBytes {
     /// Copies the byte strings of the rows of `values` that are set in `kept` (`None`: of all rows).
     ///
     /// # Errors
     /// `ResourcesExhausted` for a value of 4 GiB or more; the errors of [`ByteSpec::each`].
     pub(crate) fn of(spec: &ByteSpec, values: &dyn Array, kept: Option<&BooleanBuffer>) -> Result<Self> {
         let rows = kept.map_or(values.len(), BooleanBuffer::count_set_bits);
-        let mut staged = Self {
+        let mut waiting = Self {
             bytes: Vec::new(),
             lengths: Vec::with_capacity(rows),
         };
         spec.each(values, kept, |value| {
-            staged.lengths.push(length(value)?);
-            staged.bytes.extend_from_slice(value);
+            waiting.lengths.push(length(value)?);
+            waiting.bytes.extend_from_slice(value);
             Ok(())
         })?;
-        staged.bytes.shrink_to_fit();
-        Ok(staged)
+        waiting.bytes.shrink_to_fit();
+        Ok(waiting)
     }
 
     /// Bytes of memory held. A run will hold as many for these values.
@@ -97,20 +97,20 @@ impl PartitionedBytes {
     /// # Errors
     /// When the system gives no memory; `ResourcesExhausted` if all values take 4 GiB or more.
     pub(super) fn scattered(
-        batches: &[(&StagedBytes, &[u16])],
+        batches: &[(&WaitingBytes, &[u16])],
         starts: &PartitionStarts,
         indices: &[u32],
         free: Option<&Arc<FreePages>>,
     ) -> Result<Self> {
         let lengths = Partitioned::filled::<u32>(starts, free, |out| {
             let mut from = 0;
-            for (staged, _) in batches {
-                let to = from + staged.lengths.len();
-                write(&staged.lengths, &indices[from..to], out);
+            for (waiting, _) in batches {
+                let to = from + waiting.lengths.len();
+                write(&waiting.lengths, &indices[from..to], out);
                 from = to;
             }
         })?;
-        let all: usize = batches.iter().map(|(staged, _)| staged.bytes.len()).sum();
+        let all: usize = batches.iter().map(|(waiting, _)| waiting.bytes.len()).sum();
         if u32::try_from(all).is_err() {
             return resources_err!(
                 "{all} bytes of quantile values come at a time: at most {} are handled",
@@ -118,8 +118,8 @@ impl PartitionedBytes {
             );
         }
         let mut byte_starts = vec![0; HASH_PARTITIONS + 1];
-        for (staged, parts) in batches {
-            for (length, partition) in staged.lengths.iter().zip(*parts) {
+        for (waiting, parts) in batches {
+            for (length, partition) in waiting.lengths.iter().zip(*parts) {
                 byte_starts[usize::from(*partition) + 1] += length;
             }
         }
@@ -129,9 +129,9 @@ impl PartitionedBytes {
         let mut next = byte_starts.clone();
         let mut pages = Pages::<u8>::new(all, free)?;
         let out = pages.words_mut();
-        for (staged, parts) in batches {
+        for (waiting, parts) in batches {
             // Values of one hash partition come in the order in which their row indices were given out.
-            for (value, partition) in staged.values().zip(*parts) {
+            for (value, partition) in waiting.values().zip(*parts) {
                 let next = &mut next[usize::from(*partition)];
                 let start = *next as usize;
                 out[start..start + value.len()].copy_from_slice(value);

@@ -242,6 +242,11 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
+    /// Most bytes of the sample that [`Self::sampled`] takes.
+    pub(crate) fn sample_bytes<K>() -> usize {
+        2 * SAMPLE * size_of::<K>()
+    }
+
     /// Chooses cells by a sample of the keys of all pieces, which hold `rows > 0` keys together. There will be about
     /// `counters` counters, or as many as [`LEAST_CELLS`] for each group take.
     ///
@@ -254,7 +259,7 @@ impl Grid {
         counters: usize,
     ) -> Result<Self> {
         let lengths = pieces.iter().map(Numbered::len);
-        let mut sample = sampled(lengths, (rows / SAMPLE).max(1), |piece, at| pieces[piece].key(at))?;
+        let mut sample = sampled(lengths, rows, SAMPLE, |piece, at| pieces[piece].key(at))?;
         sample.sort_unstable();
         let most = (counters / groups).clamp(LEAST_CELLS, TABLE_CELLS);
         let heavy = most_frequent(&sample) * most > 4 * sample.len();
@@ -372,16 +377,19 @@ impl Grid {
     }
 }
 
-/// Samples about one in `stride` keys of some pieces, which have `lengths` keys. `key` gives the key of a piece at an index.
+/// Samples `size` to twice as many of the `rows` keys of some pieces, which have `lengths` keys; all, if there are fewer. `key` gives
+/// the key of a piece at an index.
 ///
 /// # Errors
 /// Errors of `key`.
 pub(super) fn sampled<K>(
     lengths: impl Iterator<Item = usize>,
-    stride: usize,
+    rows: usize,
+    size: usize,
     key: impl Fn(usize, usize) -> Result<K>,
 ) -> Result<Vec<K>> {
-    let (mut sample, mut at) = (Vec::new(), stride / 2);
+    let stride = (rows / size).max(1);
+    let (mut sample, mut at) = (Vec::with_capacity(rows.min(2 * size)), stride / 2);
     for (piece, length) in lengths.enumerate() {
         // A step that no period of the data divides evenly.
         while at < length {

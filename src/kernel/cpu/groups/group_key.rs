@@ -54,30 +54,30 @@ impl GroupKey for u128 {
     }
 }
 
-/// Numbers of groups by their group keys ("words"), from 0, in the order of their first appearance. Open addressing
+/// Numbers of groups by their group keys, from 0, in the order of their first appearance. Open addressing
 /// with linear probing, at most half full.
 #[derive(Debug)]
 pub(crate) struct GroupTable<W> {
     /// Slots, a power of two of them: the number of a group plus 1; 0 if the slot is free.
     slots: Vec<u32>,
-    words: Vec<W>,
-    /// Slots for small words, indexed by the word itself: one load in place of two, and no hash. Empty if not used.
+    group_keys: Vec<W>,
+    /// Slots for small group keys, indexed by the key itself: one load in place of two, and no hash. Empty if not used.
     direct: Vec<u32>,
 }
 
-/// Words below this are small.
+/// Group keys below this are small.
 const SMALL: usize = 1 << 14;
 
 impl<W: GroupKey> GroupTable<W> {
     pub(crate) fn new() -> Self {
         Self {
             slots: vec![0; 64],
-            words: Vec::new(),
+            group_keys: Vec::new(),
             direct: Vec::new(),
         }
     }
 
-    /// A table for many more look-ups than words: it finds small words faster.
+    /// A table for many more look-ups than groups: it finds small group keys faster.
     pub(crate) fn for_rows() -> Self {
         Self {
             direct: vec![0; SMALL],
@@ -87,83 +87,83 @@ impl<W: GroupKey> GroupTable<W> {
 
     /// Number of groups.
     pub(crate) fn len(&self) -> usize {
-        self.words.len()
+        self.group_keys.len()
     }
 
     /// The group keys, by number of the group.
-    pub(crate) fn words(&self) -> &[W] {
-        &self.words
+    pub(crate) fn group_keys(&self) -> &[W] {
+        &self.group_keys
     }
 
     /// Bytes of memory held.
     pub(crate) fn bytes(&self) -> usize {
         (self.slots.capacity() + self.direct.capacity()) * size_of::<u32>()
-            + self.words.capacity() * size_of::<W>()
+            + self.group_keys.capacity() * size_of::<W>()
     }
 
-    /// Forgets all words, and keeps the memory for the next ones.
+    /// Forgets all groups, and keeps the memory for the next ones.
     pub(crate) fn clear(&mut self) {
         self.slots.fill(0);
         self.direct.fill(0);
-        self.words.clear();
+        self.group_keys.clear();
     }
 
-    /// The number of a group; a new number for a word that was not seen before.
+    /// The number of a group; a new number for a key that was not seen before.
     #[inline(always)]
-    pub(crate) fn id(&mut self, word: W) -> u32 {
-        let index = word.shr32(0) as usize;
-        if index < self.direct.len() && word.to_bits() < SMALL as u128 {
+    pub(crate) fn id(&mut self, key: W) -> u32 {
+        let index = key.shr32(0) as usize;
+        if index < self.direct.len() && key.to_bits() < SMALL as u128 {
             return match self.direct[index] {
-                0 => self.insert_small(index, word),
+                0 => self.insert_small(index, key),
                 slot => slot - 1,
             };
         }
         let mask = self.slots.len() - 1;
-        let mut at = word.hash_key() as usize & mask;
+        let mut at = key.hash_key() as usize & mask;
         loop {
             match self.slots[at] {
-                0 => return self.insert(at, word),
-                slot if self.words[slot as usize - 1] == word => return slot - 1,
+                0 => return self.insert(at, key),
+                slot if self.group_keys[slot as usize - 1] == key => return slot - 1,
                 _ => at = (at + 1) & mask,
             }
         }
     }
 
     /// The number of a group that was seen before.
-    pub(crate) fn find(&self, word: W) -> Option<u32> {
-        if let Some(slot) = self.direct.get(word.to_bits().min(SMALL as u128) as usize) {
+    pub(crate) fn find(&self, key: W) -> Option<u32> {
+        if let Some(slot) = self.direct.get(key.to_bits().min(SMALL as u128) as usize) {
             return slot.checked_sub(1);
         }
         let mask = self.slots.len() - 1;
-        let mut at = word.hash_key() as usize & mask;
+        let mut at = key.hash_key() as usize & mask;
         loop {
             match self.slots[at] {
                 0 => return None,
-                slot if self.words[slot as usize - 1] == word => return Some(slot - 1),
+                slot if self.group_keys[slot as usize - 1] == key => return Some(slot - 1),
                 _ => at = (at + 1) & mask,
             }
         }
     }
 
-    /// A new number, of a group that no word leads to.
-    pub(crate) fn without_word(&mut self) -> u32 {
-        self.words.push(W::default());
-        self.words.len() as u32 - 1
+    /// A new number, of a group that no key leads to.
+    pub(crate) fn without_key(&mut self) -> u32 {
+        self.group_keys.push(W::default());
+        self.group_keys.len() as u32 - 1
     }
 
     #[inline(never)]
-    fn insert_small(&mut self, index: usize, word: W) -> u32 {
-        self.words.push(word);
-        self.direct[index] = self.words.len() as u32;
+    fn insert_small(&mut self, index: usize, key: W) -> u32 {
+        self.group_keys.push(key);
+        self.direct[index] = self.group_keys.len() as u32;
         self.direct[index] - 1
     }
 
     #[inline(never)]
-    fn insert(&mut self, at: usize, word: W) -> u32 {
-        self.words.push(word);
-        let id = self.words.len() as u32;
+    fn insert(&mut self, at: usize, key: W) -> u32 {
+        self.group_keys.push(key);
+        let id = self.group_keys.len() as u32;
         self.slots[at] = id;
-        if self.words.len() * 2 > self.slots.len() {
+        if self.group_keys.len() * 2 > self.slots.len() {
             self.grow();
         }
         id - 1
@@ -174,7 +174,7 @@ impl<W: GroupKey> GroupTable<W> {
         self.slots = vec![0; old.len() * 4];
         let mask = self.slots.len() - 1;
         for slot in old.into_iter().filter(|slot| *slot != 0) {
-            let mut at = self.words[slot as usize - 1].hash_key() as usize & mask;
+            let mut at = self.group_keys[slot as usize - 1].hash_key() as usize & mask;
             while self.slots[at] != 0 {
                 at = (at + 1) & mask;
             }
@@ -187,23 +187,23 @@ impl<W: GroupKey> GroupTable<W> {
 mod tests {
     use super::*;
 
-    fn ids_are_dense<W: GroupKey>(words: impl Iterator<Item = W> + Clone) {
+    fn ids_are_dense<W: GroupKey>(group_keys: impl Iterator<Item = W> + Clone) {
         for table in [GroupTable::new(), GroupTable::for_rows()] {
-            ids_of_a_table_are_dense(words.clone(), table);
+            ids_of_a_table_are_dense(group_keys.clone(), table);
         }
     }
 
-    fn ids_of_a_table_are_dense<W: GroupKey>(words: impl Iterator<Item = W>, mut table: GroupTable<W>) {
+    fn ids_of_a_table_are_dense<W: GroupKey>(group_keys: impl Iterator<Item = W>, mut table: GroupTable<W>) {
         let mut seen = Vec::new();
-        for word in words {
-            let id = table.id(word) as usize;
+        for key in group_keys {
+            let id = table.id(key) as usize;
             if id == seen.len() {
-                assert_eq!(table.find(word), Some(id as u32));
-                seen.push(word);
+                assert_eq!(table.find(key), Some(id as u32));
+                seen.push(key);
             }
-            assert_eq!(seen[id], word);
+            assert_eq!(seen[id], key);
         }
-        assert_eq!(table.words(), seen);
+        assert_eq!(table.group_keys(), seen);
         let distinct: std::collections::HashSet<_> = seen.iter().collect();
         assert_eq!(distinct.len(), seen.len());
     }
@@ -215,7 +215,7 @@ mod tests {
         ids_are_dense((0..5000_u128).map(|i| ((i % 1500) << 100) | (i % 3)));
         let mut table = GroupTable::<u64>::new();
         table.id(7);
-        assert_eq!((table.without_word(), table.id(0)), (1, 2));
+        assert_eq!((table.without_key(), table.id(0)), (1, 2));
         assert_eq!(table.find(8), None);
     }
 

@@ -77,8 +77,12 @@ pub(crate) fn count<K: ShardKey>(
     let each = (n / groups.max(1)) as u64;
     let interval_count = (each / interval_limit(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
     let interval_count = interval_count.min(COUNTERS / groups.max(1)).max(1);
-    let shared = SharedIntervals::sampled::<K>(chunks, n, ends, interval_count)?;
     let held = memory.new_empty();
+    let shared = match held.try_grow(2 * SAMPLE * size_of::<K>()) {
+        Ok(()) => SharedIntervals::sampled::<K>(chunks, n, ends, interval_count)?,
+        Err(_) => SharedIntervals::single(ends),
+    };
+    held.free();
     let shared = match held.try_grow(groups * (shared.intervals.len() + 3) * size_of::<u32>()) {
         Ok(()) => shared,
         Err(_) => {
@@ -166,9 +170,7 @@ impl SharedIntervals {
             return Ok(Self::single(ends));
         }
         let lengths = chunks.iter().map(Chunk::len);
-        let mut sample = sampled(lengths, (n / SAMPLE).max(1), |chunk, at| {
-            Ok(chunks[chunk].keys::<K>()[at])
-        })?;
+        let mut sample = sampled(lengths, n, SAMPLE, |chunk, at| Ok(chunks[chunk].keys::<K>()[at]))?;
         sample.sort_unstable();
         let (sampled, sample) = (sample.len() as u64, K::vec(sample));
         let most = (n / interval_count).max(1) as u64;

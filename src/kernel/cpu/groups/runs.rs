@@ -2,9 +2,9 @@
 //! that the rows of a hash partition can be taken out of every run in one piece.
 //!
 //! ```text
-//! batches as they come     words  k m a m z ..        run     part 0 | part 1 | part 2 ..
-//!   (staged)               keys   3 1 4 1 5 ..   ->   words   a      | k k    | m m z
-//!                                                     keys    4      | 3 9    | 1 1 5
+//! batches as they come  group keys  k m a m z ..        run         part 0 | part 1 | part 2 ..
+//!   (waiting)                keys  3 1 4 1 5 ..   ->   group keys  a      | k k    | m m z
+//!                                                           keys  4      | 3 9    | 1 1 5
 //! ```
 //! Each value is written once, to its final index, in memory that fits the second-level cache. Nothing is allocated for
 //! a group.
@@ -20,7 +20,7 @@ use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::without_others;
 use super::super::store::encode;
-use super::bytes::{PartitionedBytes, StagedBytes};
+use super::bytes::{PartitionedBytes, WaitingBytes};
 use super::carried::Carried;
 use super::group_key::HASH_PARTITIONS;
 use super::partitioned::{PartitionStarts, Partitioned, write};
@@ -31,30 +31,30 @@ use crate::memory::{FreePages, SpillFile};
 pub(crate) const RUN_ROWS: usize = 1 << 18;
 
 /// The values of one column of a batch that waits for its run.
-pub(crate) struct StagedColumn {
+pub(crate) struct WaitingColumn {
     /// The indices of the rows that have a value, ascending. `None`: all rows have one.
     pub(crate) rows: Option<Vec<u32>>,
     /// The values.
-    pub(crate) values: StagedValues,
+    pub(crate) values: WaitingValues,
 }
 
 /// Values of one column of a batch: words as wide as the column's keys, or bytes.
-pub(crate) enum StagedValues {
+pub(crate) enum WaitingValues {
     /// Arrow's words, which are not encoded as keys yet.
     Raw(Buffer),
     /// Keys.
     Keys(Buffer),
     /// Byte strings, of a type without keys.
-    Bytes(StagedBytes),
+    Bytes(WaitingBytes),
 }
 
 /// A batch whose rows wait for their run.
-pub(crate) struct Staged<W> {
+pub(crate) struct WaitingRows<W> {
     /// The group key of each row.
-    pub(crate) words: Vec<W>,
+    pub(crate) group_keys: Vec<W>,
     /// The hash partition of each row.
     pub(crate) parts: Vec<u16>,
-    pub(crate) columns: Vec<StagedColumn>,
+    pub(crate) columns: Vec<WaitingColumn>,
     /// Further columns that belong to the rows.
     pub(crate) others: Vec<ColumnarValue>,
 }
@@ -101,7 +101,7 @@ impl RunColumn {
 /// Rows in order of hash partition.
 pub(crate) struct Run {
     /// The group keys of all rows.
-    pub(crate) words: Partitioned,
+    pub(crate) group_keys: Partitioned,
     pub(crate) columns: Vec<RunColumn>,
     /// Further columns that belong to the rows, in the same order.
     pub(crate) carried: Carried,
@@ -122,7 +122,7 @@ impl Run {
 
     /// Number of rows in all hash partitions.
     pub(crate) fn rows(&self) -> usize {
-        self.words.starts.rows()
+        self.group_keys.starts.rows()
     }
 
     /// Bytes that stay in memory when the run is spilled: the offsets of byte strings.
@@ -137,7 +137,7 @@ impl Run {
 
     /// The indices of the rows of a hash partition.
     pub(crate) fn partition_range(&self, partition: usize) -> Range<usize> {
-        self.words.starts.range(partition)
+        self.group_keys.starts.range(partition)
     }
 
     /// The further columns of the rows of a hash partition. `file` is the file that the run was spilled to, if it was.
@@ -164,7 +164,7 @@ impl Run {
     /// Errors of writing the file.
     pub(crate) fn spill<W>(&mut self, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
         let before = self.bytes();
-        self.words.spill(size_of::<W>(), file)?;
+        self.group_keys.spill(size_of::<W>(), file)?;
         for (column, spec) in self.columns.iter_mut().zip(specs) {
             if let Some(own) = &mut column.own {
                 own.spill(size_of::<W>(), file)?;
@@ -174,7 +174,7 @@ impl Run {
                 RunValues::Bytes(values) => values.spill(file)?,
             }
         }
-        let starts = &self.words.starts;
+        let starts = &self.group_keys.starts;
         self.carried.spill(
             (0..HASH_PARTITIONS).map(|partition| starts.range(partition)),
             file,
@@ -185,13 +185,13 @@ impl Run {
 }
 
 /// Bytes of memory that [`scatter`] will hold for the group keys and values of a batch.
-pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
-    let rows = batch.words.len();
-    let column = |(column, spec): (&StagedColumn, &KeySpec)| {
+pub(crate) fn run_bytes<W>(batch: &WaitingRows<W>, specs: &[KeySpec]) -> usize {
+    let rows = batch.group_keys.len();
+    let column = |(column, spec): (&WaitingColumn, &KeySpec)| {
         let own = column.rows.as_ref().map(Vec::len);
         let values = match &column.values {
-            StagedValues::Bytes(staged) => staged.held_bytes(),
-            StagedValues::Raw(_) | StagedValues::Keys(_) => own.unwrap_or(rows) * spec.width().bytes(),
+            WaitingValues::Bytes(waiting) => waiting.held_bytes(),
+            WaitingValues::Raw(_) | WaitingValues::Keys(_) => own.unwrap_or(rows) * spec.width().bytes(),
         };
         values + own.map_or(0, |own| own * size_of::<W>())
     };
@@ -212,39 +212,39 @@ fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
 /// # Errors
 /// When the system gives no memory.
 pub(crate) fn scatter<W: Key>(
-    staged: &[Staged<W>],
+    waiting: &[WaitingRows<W>],
     specs: &[KeySpec],
     free: Option<&Arc<FreePages>>,
 ) -> Result<Run> {
-    let starts = PartitionStarts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
+    let starts = PartitionStarts::from_counts(&histogram(waiting.iter().flat_map(|batch| &batch.parts)));
     let mut next = starts.offsets().to_vec();
     let mut indices = Vec::with_capacity(starts.rows());
-    let words = Partitioned::filled::<W>(&starts, free, |out| {
-        for batch in staged {
+    let group_keys = Partitioned::filled::<W>(&starts, free, |out| {
+        for batch in waiting {
             let from = indices.len();
             assign_indices(&batch.parts, &mut next, &mut indices);
-            write(&batch.words, &indices[from..], out);
+            write(&batch.group_keys, &indices[from..], out);
         }
     })?;
     let columns = specs.iter().enumerate().map(|(index, spec)| {
-        if staged.iter().all(|batch| batch.columns[index].rows.is_none()) {
-            dense_column(staged, index, spec, &starts, &indices, free)
+        if waiting.iter().all(|batch| batch.columns[index].rows.is_none()) {
+            dense_column(waiting, index, spec, &starts, &indices, free)
         } else {
-            sparse_column(staged, index, spec, free)
+            sparse_column(waiting, index, spec, free)
         }
     });
     Ok(Run {
         columns: columns.collect::<Result<_>>()?,
-        words,
-        carried: Carried::new(carried_columns(staged, &indices)?),
-        bytes: staged.iter().map(|batch| run_bytes(batch, specs)).sum(),
+        group_keys,
+        carried: Carried::new(carried_columns(waiting, &indices)?),
+        bytes: waiting.iter().map(|batch| run_bytes(batch, specs)).sum(),
     })
 }
 
 /// The further columns of all batches, in order of hash partition. A value that is the same in every row stays one
 /// value.
-fn carried_columns<W>(staged: &[Staged<W>], indices: &[u32]) -> Result<Vec<ColumnarValue>> {
-    let Some(count) = staged.first().map(|batch| batch.others.len()) else {
+fn carried_columns<W>(waiting: &[WaitingRows<W>], indices: &[u32]) -> Result<Vec<ColumnarValue>> {
+    let Some(count) = waiting.first().map(|batch| batch.others.len()) else {
         return Ok(Vec::new());
     };
     let mut rows = UInt32Array::from(Vec::<u32>::new());
@@ -256,18 +256,18 @@ fn carried_columns<W>(staged: &[Staged<W>], indices: &[u32]) -> Result<Vec<Colum
         rows = UInt32Array::from(from);
     }
     let column = |index: usize| {
-        if let ColumnarValue::Scalar(first) = &staged[0].others[index] {
-            let same = |batch: &Staged<W>| match &batch.others[index] {
+        if let ColumnarValue::Scalar(first) = &waiting[0].others[index] {
+            let same = |batch: &WaitingRows<W>| match &batch.others[index] {
                 ColumnarValue::Scalar(other) => other == first,
                 ColumnarValue::Array(_) => false,
             };
-            if staged.iter().all(same) {
+            if waiting.iter().all(same) {
                 return Ok(ColumnarValue::Scalar(first.clone()));
             }
         }
-        let arrays = staged
+        let arrays = waiting
             .iter()
-            .map(|batch| batch.others[index].clone().into_array(batch.words.len()));
+            .map(|batch| batch.others[index].clone().into_array(batch.group_keys.len()));
         let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
         let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
         let column = take(&concat(&arrays)?, &rows, None)?;
@@ -286,70 +286,70 @@ fn assign_indices(parts: &[u16], next: &mut [u32], indices: &mut Vec<u32>) {
 }
 
 fn write_keys<K: Key>(
-    values: &StagedValues,
+    values: &WaitingValues,
     encoding: Encoding,
     indices: &[u32],
     scratch: &mut Vec<K>,
     out: &mut [K],
 ) {
     match values {
-        StagedValues::Raw(raw) => {
+        WaitingValues::Raw(raw) => {
             let raw = words::<K>(raw);
             scratch.resize(raw.len(), K::default());
             encode(encoding, raw, scratch);
             write(scratch, indices, out);
         }
-        StagedValues::Keys(keys) => write(words::<K>(keys), indices, out),
+        WaitingValues::Keys(keys) => write(words::<K>(keys), indices, out),
         // `run_values` handles these.
-        StagedValues::Bytes(_) => {}
+        WaitingValues::Bytes(_) => {}
     }
 }
 
 /// A column that has a value in every row: its values are ordered as the rows are.
 fn dense_column<W>(
-    staged: &[Staged<W>],
+    waiting: &[WaitingRows<W>],
     index: usize,
     spec: &KeySpec,
     starts: &PartitionStarts,
     indices: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
-    let parts: Vec<&[u16]> = staged.iter().map(|batch| batch.parts.as_slice()).collect();
-    let values = run_values(staged, index, spec, &parts, starts, indices, free)?;
+    let parts: Vec<&[u16]> = waiting.iter().map(|batch| batch.parts.as_slice()).collect();
+    let values = run_values(waiting, index, spec, &parts, starts, indices, free)?;
     Ok(RunColumn { own: None, values })
 }
 
 /// A column without a value in some rows: it has group keys of its own.
 fn sparse_column<W: Key>(
-    staged: &[Staged<W>],
+    waiting: &[WaitingRows<W>],
     index: usize,
     spec: &KeySpec,
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
-    let kept = |batch: &Staged<W>| -> (Vec<W>, Vec<u16>) {
+    let kept = |batch: &WaitingRows<W>| -> (Vec<W>, Vec<u16>) {
         match &batch.columns[index].rows {
-            None => (batch.words.clone(), batch.parts.clone()),
+            None => (batch.group_keys.clone(), batch.parts.clone()),
             Some(rows) => {
                 let rows = || rows.iter().map(|row| *row as usize);
                 (
-                    rows().map(|row| batch.words[row]).collect(),
+                    rows().map(|row| batch.group_keys[row]).collect(),
                     rows().map(|row| batch.parts[row]).collect(),
                 )
             }
         }
     };
-    let kept: Vec<_> = staged.iter().map(kept).collect();
+    let kept: Vec<_> = waiting.iter().map(kept).collect();
     let starts = PartitionStarts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
     let (mut next, mut indices) = (starts.offsets().to_vec(), Vec::with_capacity(starts.rows()));
     let own = Partitioned::filled::<W>(&starts, free, |out| {
-        for (words, parts) in &kept {
+        for (group_keys, parts) in &kept {
             let from = indices.len();
             assign_indices(parts, &mut next, &mut indices);
-            write(words, &indices[from..], out);
+            write(group_keys, &indices[from..], out);
         }
     })?;
     let parts: Vec<&[u16]> = kept.iter().map(|(_, parts)| parts.as_slice()).collect();
-    let values = run_values(staged, index, spec, &parts, &starts, &indices, free)?;
+    let values = run_values(waiting, index, spec, &parts, &starts, &indices, free)?;
     Ok(RunColumn {
         own: Some(own),
         values,
@@ -358,7 +358,7 @@ fn sparse_column<W: Key>(
 
 /// The values of a column in order of hash partition. `parts` has the hash partition of each value, batch by batch.
 fn run_values<W>(
-    staged: &[Staged<W>],
+    waiting: &[WaitingRows<W>],
     index: usize,
     spec: &KeySpec,
     parts: &[&[u16]],
@@ -366,10 +366,10 @@ fn run_values<W>(
     indices: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunValues> {
-    let values = || staged.iter().map(|batch| &batch.columns[index].values);
-    if values().any(|values| matches!(values, StagedValues::Bytes(_))) {
+    let values = || waiting.iter().map(|batch| &batch.columns[index].values);
+    if values().any(|values| matches!(values, WaitingValues::Bytes(_))) {
         let bytes = values().zip(parts).map(|(values, parts)| match values {
-            StagedValues::Bytes(bytes) => Ok((bytes, *parts)),
+            WaitingValues::Bytes(bytes) => Ok((bytes, *parts)),
             _ => Err(internal_datafusion_err!("keys among byte strings")),
         });
         let bytes = bytes.collect::<Result<Vec<_>>>()?;

@@ -30,7 +30,7 @@ pub(crate) struct Slot<K, R> {
     pub(crate) end: u32,
 }
 
-/// Rows in order of group. The memory is used again.
+/// Rows in order of group; the memory serves one hash partition after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segments<K, R> {
     /// The index of each group's first row, and the number of all rows.

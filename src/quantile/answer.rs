@@ -14,21 +14,21 @@ use crate::key::{ByteSpec, KeySpec, Order, PrefixKey};
 
 /// The question of one call about a column, whose keys (or byte strings) become the answers.
 #[derive(Debug, Clone)]
-pub(crate) struct SelectedColumn<S = KeySpec> {
+pub(crate) struct TypedAnswerSpec<S = KeySpec> {
     spec: S,
     quantile_spec: QuantileSpec,
     is_list: bool,
     is_distinct: bool,
 }
 
-/// A [`SelectedColumn`] of either kind.
+/// A [`TypedAnswerSpec`] of either kind.
 #[derive(Debug, Clone)]
-pub(crate) enum Selected {
-    Keys(SelectedColumn),
-    Bytes(SelectedColumn<ByteSpec>),
+pub(crate) enum AnswerSpec {
+    Keys(TypedAnswerSpec),
+    Bytes(TypedAnswerSpec<ByteSpec>),
 }
 
-impl Selected {
+impl AnswerSpec {
     /// # Errors
     /// A planning error if values of this type have no order, or if the method needs values between two others and the
     /// type has none.
@@ -40,13 +40,13 @@ impl Selected {
     ) -> Result<Self> {
         quantile_spec.method.result_type(data_type)?;
         Ok(match Order::try_new(data_type)? {
-            Order::Keys(_) => Self::Keys(SelectedColumn {
+            Order::Keys(_) => Self::Keys(TypedAnswerSpec {
                 spec: quantile_spec.method.key_spec(data_type)?,
                 quantile_spec,
                 is_list,
                 is_distinct,
             }),
-            Order::Bytes(spec) => Self::Bytes(SelectedColumn {
+            Order::Bytes(spec) => Self::Bytes(TypedAnswerSpec {
                 spec,
                 quantile_spec,
                 is_list,
@@ -58,45 +58,45 @@ impl Selected {
     /// The specification of the values' keys, or of the widest keys of their prefixes.
     pub(crate) fn spec(&self) -> KeySpec {
         match self {
-            Selected::Keys(column) => column.spec.clone(),
-            Selected::Bytes(_) => u128::spec(),
+            AnswerSpec::Keys(column) => column.spec.clone(),
+            AnswerSpec::Bytes(_) => u128::spec(),
         }
     }
 
     /// The specification of values as byte strings, where they have no keys.
     pub(crate) fn bytes(&self) -> Option<&ByteSpec> {
         match self {
-            Selected::Keys(_) => None,
-            Selected::Bytes(column) => Some(&column.spec),
+            AnswerSpec::Keys(_) => None,
+            AnswerSpec::Bytes(column) => Some(&column.spec),
         }
     }
 
     /// The same question over distinct values.
     pub(crate) fn distinct(self) -> Self {
         match self {
-            Selected::Keys(column) => Selected::Keys(column.distinct()),
-            Selected::Bytes(column) => Selected::Bytes(column.distinct()),
+            AnswerSpec::Keys(column) => AnswerSpec::Keys(column.distinct()),
+            AnswerSpec::Bytes(column) => AnswerSpec::Bytes(column.distinct()),
         }
     }
 
     pub(crate) fn is_distinct(&self) -> bool {
         match self {
-            Selected::Keys(column) => column.is_distinct,
-            Selected::Bytes(column) => column.is_distinct,
+            AnswerSpec::Keys(column) => column.is_distinct,
+            AnswerSpec::Bytes(column) => column.is_distinct,
         }
     }
 
     pub(crate) fn quantile_spec(&self) -> &QuantileSpec {
         match self {
-            Selected::Keys(column) => &column.quantile_spec,
-            Selected::Bytes(column) => &column.quantile_spec,
+            AnswerSpec::Keys(column) => &column.quantile_spec,
+            AnswerSpec::Bytes(column) => &column.quantile_spec,
         }
     }
 
     pub(crate) fn is_list(&self) -> bool {
         match self {
-            Selected::Keys(column) => column.is_list,
-            Selected::Bytes(column) => column.is_list,
+            AnswerSpec::Keys(column) => column.is_list,
+            AnswerSpec::Bytes(column) => column.is_list,
         }
     }
 }
@@ -119,7 +119,7 @@ impl Typed for ByteSpec {
     }
 }
 
-impl<S: Typed> SelectedColumn<S> {
+impl<S: Typed> TypedAnswerSpec<S> {
     pub(crate) fn spec(&self) -> &S {
         &self.spec
     }
