@@ -1,7 +1,7 @@
 //! The SQL functions, and the way of a call from the parser to an accumulator.
 //!
 //! The return type of an aggregate depends on the types of its arguments, never on their values. So the method and the
-//! direction cannot be plain arguments. Each pair of them is an aggregate function of its own (`ExactQuantiles`, twelve in
+//! direction cannot be plain arguments. Each pair of them is an aggregate function of its own (`ExactQuantiles`, 26 in
 //! all, and a few for each of its other names, `FunctionName`), and [`QuantilesExprPlanner`] picks the right one while SQL
 //! is planned:
 //!

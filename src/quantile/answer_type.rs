@@ -26,7 +26,7 @@ impl Method {
             discrete if matches!(order, Order::Bytes(_)) || matches!(discrete, DataType::Interval(_)) => {
                 return plan_err!(
                     "quantile method '{self}' needs values between two others, and type {discrete} has none: allowed \
-                     are disc, lower, higher, nearest"
+                     are disc, lower, higher, nearest, closest_observation"
                 );
             }
             DataType::Date32 | DataType::Date64 => DataType::Timestamp(TimeUnit::Millisecond, None),

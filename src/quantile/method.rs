@@ -24,6 +24,20 @@ pub enum Method {
     Nearest,
     /// The mean of `lower` and `higher`.
     Midpoint,
+    /// The value of rank `q n`, where that is whole the mean of it and the next: NumPy's `averaged_inverted_cdf`.
+    AveragedInvertedCdf,
+    /// The value of the rank nearest to `q n`; halfway between two, the even rank.
+    ClosestObservation,
+    /// Linear interpolation at rank `q n`.
+    InterpolatedInvertedCdf,
+    /// Linear interpolation at rank `q n + 1/2`.
+    Hazen,
+    /// Linear interpolation at rank `q (n + 1)`: Excel's `PERCENTILE.EXC`.
+    Weibull,
+    /// Linear interpolation at rank `q (n + 1/3) + 1/3`, which estimates the median of a sample's quantile without bias.
+    MedianUnbiased,
+    /// Linear interpolation at rank `q (n + 1/4) + 3/8`, nearly without bias for normal distributions.
+    NormalUnbiased,
     /// DataFusion's own `median`, whatever the quantile, in its arithmetic. Not a name that users write.
     Median,
     /// DataFusion's own `percentile_cont`, in its arithmetic. Not a name that users write.
@@ -32,18 +46,28 @@ pub enum Method {
 
 impl Method {
     /// All methods that users can name.
-    pub const ALL: [Method; 6] = [
+    pub const ALL: [Method; 13] = [
         Method::Disc,
         Method::Linear,
         Method::Lower,
         Method::Higher,
         Method::Nearest,
         Method::Midpoint,
+        Method::AveragedInvertedCdf,
+        Method::ClosestObservation,
+        Method::InterpolatedInvertedCdf,
+        Method::Hazen,
+        Method::Weibull,
+        Method::MedianUnbiased,
+        Method::NormalUnbiased,
     ];
 
     /// Whether an answer can lie between two values.
     pub fn interpolates(self) -> bool {
-        matches!(self, Method::Linear | Method::Midpoint) || self.is_builtin()
+        !matches!(
+            self,
+            Method::Disc | Method::Lower | Method::Higher | Method::Nearest | Method::ClosestObservation
+        )
     }
 
     /// Whether the rule is DataFusion's own.
@@ -74,6 +98,13 @@ impl Display for Method {
             Method::Higher => "higher",
             Method::Nearest => "nearest",
             Method::Midpoint => "midpoint",
+            Method::AveragedInvertedCdf => "averaged_inverted_cdf",
+            Method::ClosestObservation => "closest_observation",
+            Method::InterpolatedInvertedCdf => "interpolated_inverted_cdf",
+            Method::Hazen => "hazen",
+            Method::Weibull => "weibull",
+            Method::MedianUnbiased => "median_unbiased",
+            Method::NormalUnbiased => "normal_unbiased",
             Method::Median => "median",
             Method::PercentileCont => "percentile_cont",
         })
@@ -84,19 +115,18 @@ impl FromStr for Method {
     type Err = DataFusionError;
 
     fn from_str(name: &str) -> Result<Self> {
-        Ok(match name.to_ascii_lowercase().as_str() {
-            "disc" | "inverted_cdf" => Method::Disc,
-            "linear" | "cont" => Method::Linear,
-            "lower" => Method::Lower,
-            "higher" => Method::Higher,
-            "nearest" => Method::Nearest,
-            "midpoint" => Method::Midpoint,
-            _ => {
-                return plan_err!(
-                    "unknown quantile method '{name}': allowed are disc (or inverted_cdf), linear (or cont), \
-                     lower, higher, nearest, midpoint"
-                );
-            }
-        })
+        let lower = name.to_ascii_lowercase();
+        let found = match lower.as_str() {
+            "inverted_cdf" => Some(Method::Disc),
+            "cont" => Some(Method::Linear),
+            other => Method::ALL.into_iter().find(|method| method.to_string() == other),
+        };
+        match found {
+            Some(method) => Ok(method),
+            None => plan_err!(
+                "unknown quantile method '{name}': allowed are {} (inverted_cdf is another name of disc, cont of linear)",
+                Method::ALL.map(|method| method.to_string()).join(", ")
+            ),
+        }
     }
 }

@@ -15,6 +15,7 @@ mod number;
 mod pick;
 #[cfg(feature = "ballista")]
 mod plan_bytes;
+mod position;
 mod spec;
 #[cfg(test)]
 mod tests;

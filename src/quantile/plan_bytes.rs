@@ -7,7 +7,7 @@ use super::{Method, Quantile, QuantileSpec, Quantiles};
 use crate::wire::{Reader, put};
 
 /// Methods by their number in a message. New ones go to the end.
-const METHODS: [Method; 8] = [
+const METHODS: [Method; 15] = [
     Method::Disc,
     Method::Linear,
     Method::Lower,
@@ -16,6 +16,13 @@ const METHODS: [Method; 8] = [
     Method::Midpoint,
     Method::Median,
     Method::PercentileCont,
+    Method::AveragedInvertedCdf,
+    Method::ClosestObservation,
+    Method::InterpolatedInvertedCdf,
+    Method::Hazen,
+    Method::Weibull,
+    Method::MedianUnbiased,
+    Method::NormalUnbiased,
 ];
 
 impl Method {
@@ -163,7 +170,7 @@ mod tests {
     #[test]
     fn what_is_no_quantile_is_an_error() {
         for bytes in [
-            [8, 0, 0, 1].as_slice(),
+            [15, 0, 0, 1].as_slice(),
             &[0, 2, 0, 1],
             &[0, 0, 1, 2, 0, 1],
             &[0, 0, 1, 10, 2, 1],

@@ -23,6 +23,18 @@ impl QuantileSpec {
         if self.method.is_builtin() {
             return builtin::pick(self.method, quantile, self.descending, n);
         }
+        let mut pick = match quantile.pick_by(self.method, n) {
+            Some(pick) => pick,
+            None => self.pick_among_gaps(quantile, n),
+        };
+        if self.descending {
+            (pick.low, pick.high) = (n + 1 - pick.low, n + 1 - pick.high);
+        }
+        pick
+    }
+
+    /// The position of the answer by a method that counts in `n - 1` gaps between values (and of `disc`), from the least value.
+    fn pick_among_gaps(&self, quantile: Quantile, n: u64) -> Pick {
         let (floor, fraction) = quantile.times(n - 1);
         let above = floor + 1 + u64::from(fraction.num > 0);
         let nearest = || {
@@ -33,7 +45,7 @@ impl QuantileSpec {
             };
             floor + 1 + u64::from(up)
         };
-        let mut pick = match self.method {
+        match self.method {
             Method::Disc => Pick::at(quantile.rank(n)),
             Method::Lower => Pick::at(floor + 1),
             Method::Higher => Pick::at(above),
@@ -49,11 +61,7 @@ impl QuantileSpec {
                 high: above,
                 weight: Fraction::HALF,
             },
-        };
-        if self.descending {
-            (pick.low, pick.high) = (n + 1 - pick.low, n + 1 - pick.high);
         }
-        pick
     }
 
     /// The ranks that the answers need, among `n` values: from 1, from the least value, ascending, distinct; none if

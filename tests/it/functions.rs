@@ -59,6 +59,13 @@ async fn methods_have_numpys_answers() {
         ("higher", "2", "4"),
         ("NEAREST", "2", "4"),
         ("midpoint", "1.5", "6.0"),
+        ("averaged_inverted_cdf", "2.0", "4.0"),
+        ("closest_observation", "1", "8"),
+        ("interpolated_inverted_cdf", "1.2", "7.2"),
+        ("hazen", "1.7", "5.2"),
+        ("weibull", "1.5", "6.0"),
+        ("median_unbiased", "1.6333333333333333", "5.466666666666667"),
+        ("normal_unbiased", "1.65", "5.4"),
     ] {
         let sql = format!(
             "SELECT exact_quantiles(x, 0.3, '{method}'), \

@@ -12,6 +12,7 @@ use datafusion_quantiles::key::KeySpec;
 use proptest::prelude::*;
 
 use quantiles_testing::fixed_width::{types, values};
+use quantiles_testing::hyndman_fan;
 use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::{cases, query, register, session};
 
@@ -85,7 +86,11 @@ fn index(method: Method, (num, den): (u64, u64), n: u64) -> Option<u64> {
             std::cmp::Ordering::Greater => floor + 1,
             std::cmp::Ordering::Equal => floor + floor % 2,
         }),
-        Method::Linear | Method::Midpoint | Method::Median | Method::PercentileCont => None,
+        Method::ClosestObservation => {
+            let (rank, ..) = hyndman_fan::position("closest_observation", (num, den), n)?;
+            Some(rank - 1)
+        }
+        _ => None,
     }
 }
 
@@ -237,17 +242,19 @@ fn between(case: &Case, found: &ArrayRef, sorted: &ArrayRef, place: impl Fn(u64)
     let (found, sorted) = (numbers(found), numbers(sorted));
     for ((num, den), found) in QUANTILES.iter().zip(found) {
         let (floor, rest) = (num * (n - 1) / den, num * (n - 1) % den);
-        let low = sorted[place(floor) as usize] * scale;
-        let high = if rest > 0 {
-            sorted[place(floor + 1) as usize] * scale
-        } else {
-            low
+        let method = case.method.to_string();
+        let (low, high, weight) = match hyndman_fan::position(&method, (*num, *den), n) {
+            Some((low, high, (part, whole))) => (low - 1, high - 1, part as f64 / whole as f64),
+            None => {
+                let weight = if case.method == Method::Linear {
+                    rest as f64 / *den as f64
+                } else {
+                    0.5
+                };
+                (floor, floor + u64::from(rest > 0), weight)
+            }
         };
-        let weight = if case.method == Method::Linear {
-            rest as f64 / *den as f64
-        } else {
-            0.5
-        };
+        let [low, high] = [low, high].map(|at| sorted[place(at) as usize] * scale);
         let expected = if low == high {
             low
         } else {

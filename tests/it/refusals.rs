@@ -8,7 +8,8 @@ async fn refusals_name_the_value_under_explain_and_without_rows() {
     let ctx = session(2);
     table(&ctx, 10, 1);
     let constant = "exact_quantiles: quantiles must be a constant number or list of numbers from 0 to 1, got";
-    let method = "one of disc, linear, lower, higher, nearest, midpoint, got";
+    let method = "one of disc, linear, lower, higher, nearest, midpoint, averaged_inverted_cdf, closest_observation, interpolated_inverted_cdf, \
+                  hazen, weibull, median_unbiased, normal_unbiased, got";
     let count = "the values, a constant quantile or list of quantiles from 0 to 1, and optionally the name of a method";
     for (call, message) in [
         ("exact_quantiles(x, 2)", "exact_quantiles: quantile 2 is out of range: allowed is a number from 0 to 1".to_owned()),
@@ -27,7 +28,8 @@ async fn refusals_name_the_value_under_explain_and_without_rows() {
         ("exact_quantiles(x, 0.5, 'disc', 1)", format!("exact_quantiles takes 2 or 3 arguments, got 4: {count}")),
         (
             "exact_quantiles(x, 0.5, 'best')",
-            "unknown quantile method 'best': allowed are disc (or inverted_cdf), linear (or cont), lower, higher, nearest, midpoint".to_owned(),
+            "unknown quantile method 'best': allowed are disc, linear, lower, higher, nearest, midpoint, averaged_inverted_cdf, closest_observation, interpolated_inverted_cdf, \
+             hazen, weibull, median_unbiased, normal_unbiased (inverted_cdf is another name of disc, cont of linear)".to_owned(),
         ),
         ("exact_quantiles(x, 0.5, 5)", format!("exact_quantiles: the method must be a string, {method} 5 of type Int64")),
         ("exact_quantiles(x, 0.5, NULL)", format!("exact_quantiles: the method must be a string, {method} NULL of type Null")),
@@ -72,7 +74,7 @@ async fn refused_types_say_what_is_allowed() {
             let message = error(&ctx, &sql).await;
             let discrete = |name: &str| {
                 message.contains(&format!(
-                    "and type {name} has none: allowed are disc, lower, higher, nearest"
+                    "and type {name} has none: allowed are disc, lower, higher, nearest, closest_observation"
                 ))
             };
             let refused = ["Interval(", "List(Interval(", "Map("].iter().any(|name| {

@@ -219,9 +219,16 @@ impl Scope<'_> {
             "lower",
             "higher",
             "nearest",
+            "closest_observation",
             "linear",
             "cont",
             "midpoint",
+            "averaged_inverted_cdf",
+            "interpolated_inverted_cdf",
+            "hazen",
+            "weibull",
+            "median_unbiased",
+            "normal_unbiased",
         ];
         match self.draw.below(10) {
             0 => Func::Quantile {
@@ -240,7 +247,9 @@ impl Scope<'_> {
                 within,
             },
             _ => {
-                let method = self.draw.pick(&methods[..if between { 9 } else { 6 }]);
+                let method = self
+                    .draw
+                    .pick(&methods[..if between { methods.len() } else { 7 }]);
                 Func::Quantile {
                     name: "exact_quantiles",
                     method,

@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 
 use datafusion::arrow::datatypes::{DataType, i256};
 
+use quantiles_testing::hyndman_fan;
+
 use crate::naive::Expect;
 use crate::statement::Q;
 use crate::value::Value;
@@ -19,9 +21,15 @@ pub(crate) fn exact(values: &[Value], q: &Q, method: &str, data_type: &DataType)
         let rank = (q.num * n).div_ceil(q.den).max(1);
         return Expect::Is(Some(values[rank as usize - 1].clone()));
     }
+    let at = |i: u64| &values[i as usize];
+    if let Some((low, high, weight)) = hyndman_fan::position(method, (q.num, q.den), n) {
+        return match method {
+            "closest_observation" => Expect::Is(Some(at(low - 1).clone())),
+            _ => between(at(low - 1), at(high - 1), weight, data_type),
+        };
+    }
     let (low, rest) = (q.num * last / q.den, q.num * last % q.den);
     let high = if rest == 0 { low } else { low + 1 };
-    let at = |i: u64| &values[i as usize];
     match method {
         "lower" => Expect::Is(Some(at(low).clone())),
         "higher" => Expect::Is(Some(at(high).clone())),

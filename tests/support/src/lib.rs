@@ -16,6 +16,7 @@
 
 pub mod answers;
 pub mod fixed_width;
+pub mod hyndman_fan;
 pub mod kinds;
 pub mod numbers;
 pub mod patterns;
