@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::output::{self, Answers};
-use super::plain::PlainGroups;
+use super::plain::{AccumulatorMemory, PlainGroups};
 use super::plan::GroupQuantiles;
 use super::select::Selection;
 use crate::exec::group_engine::{AnsweredGroups, FewGroups};
@@ -32,6 +32,7 @@ pub(super) async fn answer<W: GroupKey>(
     let FewGroups { mut ids, scans } = few;
     let (plan, groups) = (&work.plan, ids.len());
     let mut plain = PlainGroups::try_new(&plan.aggregates.plain)?;
+    let reserved = AccumulatorMemory::new(memory.new_empty());
     let mut columns: Vec<(Vec<Piece>, Vec<MemoryReservation>)> = Vec::new();
     columns.resize_with(plan.aggregates.columns.len(), Default::default);
     let mut seen = 0;
@@ -41,6 +42,7 @@ pub(super) async fn answer<W: GroupKey>(
         // Groups are numbered in the order of scans: each scan adds those that the scans before it do not have.
         seen = map.iter().fold(seen, |seen, id| seen.max(id + 1));
         plain.merge(states.all(), &map, seen)?;
+        reserved.resize(plain.bytes())?;
         let map: Arc<[u16]> = map.iter().map(|id| *id as u16).collect();
         for (keys, (pieces, reservations)) in held.few.into_iter().zip(&mut columns) {
             let (chunks, reservation) = keys.into_parts();
@@ -65,7 +67,7 @@ pub(super) async fn answer<W: GroupKey>(
     }
     let batch = match groups {
         0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
-        _ => output::batch(plan, ids.values()?, &answers, &plain.evaluate()?)?,
+        _ => output::batch(plan, ids.values()?, &answers, &plain.evaluate(&reserved)?)?,
     };
     Ok(AnsweredGroups { groups, batch })
 }

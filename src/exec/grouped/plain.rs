@@ -153,8 +153,14 @@ impl PlainGroups {
         Ok(())
     }
 
-    /// The answers of all groups, one column for each aggregate.
-    pub(super) fn evaluate(&mut self) -> Result<Vec<ArrayRef>> {
+    /// The answers of all groups, one column for each aggregate. The memory of the accumulators, and of the answers that hold all
+    /// their input once more, is reserved in `memory`.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the bytes wanted.
+    pub(super) fn evaluate(&mut self, memory: &AccumulatorMemory) -> Result<Vec<ArrayRef>> {
+        let copied: usize = self.input_bytes.iter().flatten().sum();
+        memory.resize(self.bytes() + copied)?;
         self.accumulators
             .iter_mut()
             .map(|accumulator| accumulator.evaluate(EmitTo::All))
