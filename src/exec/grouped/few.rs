@@ -67,7 +67,7 @@ pub(super) async fn answer<W: GroupKey>(
     }
     let batch = match groups {
         0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
-        _ => output::batch(plan, ids.values()?, &answers, &plain.evaluate(&reserved)?)?,
+        _ => output::batch(plan, ids.values()?, &answers, &plain.evaluate()?)?,
     };
     Ok(AnsweredGroups { groups, batch })
 }

@@ -168,7 +168,7 @@ impl<W: GroupKey> PartitionGroups<W> {
                 reserved.resize(plain.bytes())?;
             }
         }
-        order.restore(plain.evaluate(&reserved)?)
+        order.restore(plain.evaluate()?)
     }
 
     /// The numbers of the groups in a hash partition that a scan has states of. Each of these groups has rows, so it is numbered.

@@ -70,11 +70,14 @@ impl PlainGroups {
         })
     }
 
-    /// Bytes held.
+    /// Bytes held. Input that is kept counts twice, since states and answers are copies of it.
     pub(super) fn bytes(&self) -> usize {
         let sizes = self.accumulators.iter().zip(&self.input_bytes);
         sizes
-            .map(|(accumulator, input_bytes)| accumulator.size().max(input_bytes.unwrap_or(0)))
+            .map(|(accumulator, input_bytes)| {
+                let kept = input_bytes.unwrap_or(0);
+                accumulator.size().max(kept) + kept
+            })
             .sum()
     }
 
@@ -153,14 +156,8 @@ impl PlainGroups {
         Ok(())
     }
 
-    /// The answers of all groups, one column for each aggregate. The memory of the accumulators, and of the answers that hold all
-    /// their input once more, is reserved in `memory`.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` that names the bytes wanted.
-    pub(super) fn evaluate(&mut self, memory: &AccumulatorMemory) -> Result<Vec<ArrayRef>> {
-        let copied: usize = self.input_bytes.iter().flatten().sum();
-        memory.resize(self.bytes() + copied)?;
+    /// The answers of all groups, one column for each aggregate.
+    pub(super) fn evaluate(&mut self) -> Result<Vec<ArrayRef>> {
         self.accumulators
             .iter_mut()
             .map(|accumulator| accumulator.evaluate(EmitTo::All))

@@ -49,9 +49,9 @@ impl AnySieve {
         on_width!(AnySieve, self, sieve => sieve.push(groups, Rows { groups: ids, keys: words(keys), payload }))
     }
 
-    /// Bytes that the rows hold.
-    pub(super) fn held_bytes(&self) -> usize {
-        on_width!(AnySieve, self, sieve => sieve.held_bytes())
+    /// Bytes of memory to reserve for the rows: those held, and as many again for the copy that a cut makes.
+    pub(super) fn working_bytes(&self) -> usize {
+        on_width!(AnySieve, self, sieve => sieve.working_bytes())
     }
 
     /// Number of rows that did not reach the floor of their group.

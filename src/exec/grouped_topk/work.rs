@@ -124,7 +124,7 @@ impl GroupedWork for TopKExecution {
 
     fn few_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize {
         // The rows, and a copy of them while they are cut to the best.
-        scan.as_ref().map_or(0, |sieve| 2 * sieve.held_bytes())
+        scan.as_ref().map_or(0, |sieve| sieve.working_bytes())
     }
 
     fn held_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize {
@@ -254,7 +254,7 @@ impl<W: GroupKey> Worker<W> {
             for run in rows.runs.iter().filter(|run| !run.columns.is_empty()) {
                 reader.push(&work.plan, part, run, rows.file.as_ref())?;
                 // The memory that a worker usually needs is reserved already.
-                let held = 2 * reader.sieve.held_bytes();
+                let held = reader.sieve.working_bytes();
                 let more = held.saturating_sub(self.memory.size() + partitions.bytes_per_worker);
                 partitions.shared.reserve(&self.memory, more)?;
             }
@@ -295,7 +295,7 @@ fn best_of_few<W: GroupKey>(
         let ids: Vec<u32> = ids.map(|id| map[id as usize] as u32).collect();
         all.push(groups, &ids, &best.keys, &best.rows)?;
         work.rejected.add(sieve.rejected() as usize);
-        let held = 2 * all.held_bytes();
+        let held = all.working_bytes();
         shared.reserve(memory, held.saturating_sub(memory.size()))?;
     }
     let batch = match groups {

@@ -56,7 +56,7 @@ impl<K: Key> Accumulator for TopKAccumulator<K> {
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + self.sieve.as_ref().map_or(0, Sieve::held_bytes)
+        size_of::<Self>() + self.sieve.as_ref().map_or(0, Sieve::working_bytes)
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {

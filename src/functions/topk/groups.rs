@@ -145,6 +145,6 @@ impl<K: Key> GroupsAccumulator for TopKGroupsAccumulator<K> {
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + self.sieve.as_ref().map_or(0, Sieve::held_bytes)
+        size_of::<Self>() + self.sieve.as_ref().map_or(0, Sieve::working_bytes)
     }
 }

@@ -120,6 +120,11 @@ impl<K: Key> Sieve<K> {
             + self.found.held_bytes()
     }
 
+    /// Bytes of memory held, and as many again: a cut copies the rows that it keeps.
+    pub(crate) fn working_bytes(&self) -> usize {
+        2 * self.held_bytes()
+    }
+
     /// Adds rows. From now on there are at least `groups` groups.
     ///
     /// # Errors
