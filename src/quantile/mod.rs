@@ -1,9 +1,9 @@
 //! Quantiles as exact numbers, the ranks that they stand for, and the values that answer them.
 //!
 //! A quantile is the shortest decimal that prints it (0.1 is one tenth), so a rank is computed with integers. For `n`
-//! values the default method takes the rank `max(1, ceil(q n))`. The others take the position `q (n - 1)`, counted from
-//! 0, and the values at or around it. Methods and their names are NumPy's (`numpy.quantile`, Hyndman and Fan 1996,
-//! definitions 1 and 7).
+//! values the default method takes the rank `max(1, ceil(q n))`. Others take the position `q (n - 1)`, counted from 0, and
+//! the values at or around it, or one of the ranks of Hyndman and Fan (`position`). Methods and their names are NumPy's
+//! (`numpy.quantile`; Hyndman and Fan 1996, "Sample quantiles in statistical packages").
 
 mod answer;
 mod answer_type;
