@@ -167,19 +167,14 @@ fn method_argument(sql_name: FunctionName, expr: &Expr) -> Result<Method> {
         ) => name.parse(),
         Some(value) => plan_err!(
             "{sql_name}: the method must be a string, one of {}, got {value} of type {}",
-            methods(),
+            Method::names(|_| true),
             value.data_type()
         ),
         None => plan_err!(
             "{sql_name}: the method must be a constant string, one of {}, got {expr}",
-            methods()
+            Method::names(|_| true)
         ),
     }
-}
-
-/// The names of all methods, for messages.
-fn methods() -> String {
-    Method::ALL.map(|method| method.to_string()).join(", ")
 }
 
 /// The planned call under the name that `written`, the call in the query, has.

@@ -26,7 +26,8 @@ impl Method {
             discrete if matches!(order, Order::Bytes(_)) || matches!(discrete, DataType::Interval(_)) => {
                 return plan_err!(
                     "quantile method '{self}' needs values between two others, and type {discrete} has none: allowed \
-                     are disc, lower, higher, nearest, closest_observation"
+                     are {}",
+                    Method::names(|method| !method.interpolates())
                 );
             }
             DataType::Date32 | DataType::Date64 => DataType::Timestamp(TimeUnit::Millisecond, None),

@@ -8,7 +8,7 @@ use datafusion::common::{DataFusionError, Result, plan_err};
 
 use crate::key::KeySpec;
 
-/// The answer where a quantile falls between two values, or on one.
+/// The answer where a quantile falls between two values, or on one. The number of a variant travels in plans: new ones go to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
     /// The value of rank `max(1, ceil(q n))`: NumPy's `inverted_cdf`.
@@ -24,6 +24,10 @@ pub enum Method {
     Nearest,
     /// The mean of `lower` and `higher`.
     Midpoint,
+    /// DataFusion's own `median`, whatever the quantile, in its arithmetic. Not a name that users write.
+    Median,
+    /// DataFusion's own `percentile_cont`, in its arithmetic. Not a name that users write.
+    PercentileCont,
     /// The value of rank `q n`, where that is whole the mean of it and the next: NumPy's `averaged_inverted_cdf`.
     AveragedInvertedCdf,
     /// The value of the rank nearest to `q n`; halfway between two, the even rank.
@@ -38,10 +42,6 @@ pub enum Method {
     MedianUnbiased,
     /// Linear interpolation at rank `q (n + 1/4) + 3/8`, nearly without bias for normal distributions.
     NormalUnbiased,
-    /// DataFusion's own `median`, whatever the quantile, in its arithmetic. Not a name that users write.
-    Median,
-    /// DataFusion's own `percentile_cont`, in its arithmetic. Not a name that users write.
-    PercentileCont,
 }
 
 impl Method {
@@ -61,6 +61,15 @@ impl Method {
         Method::MedianUnbiased,
         Method::NormalUnbiased,
     ];
+
+    /// The names of the methods that users can name and that are `wanted`, separated by commas.
+    pub(crate) fn names(wanted: impl Fn(Method) -> bool) -> String {
+        let names = Method::ALL.into_iter().filter(|method| wanted(*method));
+        names
+            .map(|method| method.to_string())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
 
     /// Whether an answer can lie between two values.
     pub fn interpolates(self) -> bool {
@@ -125,7 +134,7 @@ impl FromStr for Method {
             Some(method) => Ok(method),
             None => plan_err!(
                 "unknown quantile method '{name}': allowed are {} (inverted_cdf is another name of disc, cont of linear)",
-                Method::ALL.map(|method| method.to_string()).join(", ")
+                Method::names(|_| true)
             ),
         }
     }

@@ -6,37 +6,23 @@ use super::number::MAX_EXACT_SCALE;
 use super::{Method, Quantile, QuantileSpec, Quantiles};
 use crate::wire::{Reader, put};
 
-/// Methods by their number in a message. New ones go to the end.
-const METHODS: [Method; 15] = [
-    Method::Disc,
-    Method::Linear,
-    Method::Lower,
-    Method::Higher,
-    Method::Nearest,
-    Method::Midpoint,
-    Method::Median,
-    Method::PercentileCont,
-    Method::AveragedInvertedCdf,
-    Method::ClosestObservation,
-    Method::InterpolatedInvertedCdf,
-    Method::Hazen,
-    Method::Weibull,
-    Method::MedianUnbiased,
-    Method::NormalUnbiased,
-];
+/// Every method. Its number in a message is that of its variant.
+fn methods() -> impl Iterator<Item = Method> {
+    let builtins = [Method::Median, Method::PercentileCont];
+    Method::ALL.into_iter().chain(builtins)
+}
 
 impl Method {
     pub(crate) fn put(self, out: &mut Vec<u8>) {
-        let number = METHODS.iter().position(|method| *method == self);
-        out.push(number.map_or(u8::MAX, |number| number as u8));
+        out.push(self as u8);
     }
 
     /// # Errors
     /// An execution error for a number that no method has.
     pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self> {
         let number = input.byte("method")?;
-        match METHODS.get(usize::from(number)) {
-            Some(method) => Ok(*method),
+        match methods().find(|method| *method as u8 == number) {
+            Some(method) => Ok(method),
             None => input.damaged(format!("method {number}")),
         }
     }
@@ -151,7 +137,7 @@ mod tests {
             0.123_456_789_012_345_67,
         ];
         let quantiles = quantiles.map(|q| Quantile::try_from_f64(q).unwrap()).to_vec();
-        for method in METHODS {
+        for method in methods() {
             let quantile_spec = QuantileSpec {
                 quantiles: quantiles.clone(),
                 method,

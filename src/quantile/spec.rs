@@ -23,10 +23,8 @@ impl QuantileSpec {
         if self.method.is_builtin() {
             return builtin::pick(self.method, quantile, self.descending, n);
         }
-        let mut pick = match quantile.pick_by(self.method, n) {
-            Some(pick) => pick,
-            None => self.pick_among_gaps(quantile, n),
-        };
+        let pick = quantile.pick_by(self.method, n);
+        let mut pick = pick.unwrap_or_else(|| self.pick_among_gaps(quantile, n));
         if self.descending {
             (pick.low, pick.high) = (n + 1 - pick.low, n + 1 - pick.high);
         }

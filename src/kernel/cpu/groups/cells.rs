@@ -244,7 +244,7 @@ pub(crate) struct Grid {
 impl Grid {
     /// Most bytes of the sample that [`Self::sampled`] takes.
     pub(crate) fn sample_bytes<K>() -> usize {
-        2 * SAMPLE * size_of::<K>()
+        sample_bytes::<K>(SAMPLE)
     }
 
     /// Chooses cells by a sample of the keys of all pieces, which hold `rows > 0` keys together. There will be about
@@ -375,6 +375,11 @@ impl Grid {
             Ok((slots, taken))
         })
     }
+}
+
+/// Most bytes of a sample of this `size`: see [`sampled`].
+pub(super) fn sample_bytes<K>(size: usize) -> usize {
+    2 * size * size_of::<K>()
 }
 
 /// Samples `size` to twice as many of the `rows` keys of some pieces, which have `lengths` keys; all, if there are fewer. `key` gives

@@ -13,7 +13,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::store::BLOCK;
-use super::cells::{Chunk, sampled};
+use super::cells::{Chunk, sample_bytes, sampled};
 use super::segments::Segments;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::{CellTable, Cells};
@@ -78,7 +78,7 @@ pub(crate) fn count<K: ShardKey>(
     let interval_count = (each / interval_limit(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
     let interval_count = interval_count.min(COUNTERS / groups.max(1)).max(1);
     let held = memory.new_empty();
-    let shared = match held.try_grow(2 * SAMPLE * size_of::<K>()) {
+    let shared = match held.try_grow(sample_bytes::<K>(SAMPLE)) {
         Ok(()) => SharedIntervals::sampled::<K>(chunks, n, ends, interval_count)?,
         Err(_) => SharedIntervals::single(ends),
     };
