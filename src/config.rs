@@ -35,6 +35,13 @@ pub const OPTIONS: &[OptionInfo] = &[
               cuda:all (other columns are sent there as they are read). All give the same answer.",
     },
     OptionInfo {
+        name: "quantiles.read_again",
+        default: "auto",
+        doc: "Whether quantiles without GROUP BY are selected while their input is read, keeping none of it, at the price of a sample \
+              before and sometimes a second read: auto (large Parquet files and tables in memory), never, always (of any size). All \
+              give the same answer.",
+    },
+    OptionInfo {
         name: "quantiles.replace_builtins",
         default: "false",
         doc: "Whether DataFusion's median and percentile_cont run through this crate, with their own answers.",
@@ -75,6 +82,8 @@ pub struct QuantilesOptions {
     /// `quantiles.device`: where quantiles, and best rows of pinned columns, are selected. `auto` uses a device only for columns that are
     /// pinned there: others arrive at the speed of decoding or of the host's memory, with which the CPU keeps up.
     pub device: DeviceChoice,
+    /// `quantiles.read_again`: whether inputs that can be read again are, so that nothing of them is kept.
+    pub read_again: ReadAgain,
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
     /// the answers and types of DataFusion's functions.
     pub replace_builtins: bool,
@@ -93,6 +102,7 @@ impl Default for QuantilesOptions {
         Self {
             cuda_memory_limit: None,
             device: DeviceChoice::default(),
+            read_again: ReadAgain::default(),
             replace_builtins: false,
             strategy: StrategyName::default(),
             topk: true,
@@ -162,6 +172,47 @@ impl FromStr for StrategyName {
     }
 }
 
+/// Whether an input is read again where that saves keeping it. Only plain scans of Parquet files and of tables in memory can be, with
+/// filters and projections over them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadAgain {
+    /// Where the input is large, and reading it again is expected to be rare, or to cost less than to keep it.
+    #[default]
+    Auto,
+    /// The input is read once, and kept.
+    Never,
+    /// Every input that can be read again.
+    Always,
+}
+
+impl ReadAgain {
+    const ALL: [ReadAgain; 3] = [ReadAgain::Auto, ReadAgain::Never, ReadAgain::Always];
+}
+
+impl Display for ReadAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReadAgain::Auto => "auto",
+            ReadAgain::Never => "never",
+            ReadAgain::Always => "always",
+        })
+    }
+}
+
+impl FromStr for ReadAgain {
+    type Err = DataFusionError;
+
+    fn from_str(value: &str) -> Result<Self> {
+        let known = Self::ALL
+            .into_iter()
+            .find(|known| known.to_string().eq_ignore_ascii_case(value));
+        known.map_or_else(
+            || config_err!("option 'quantiles.read_again' is auto, never or always, got '{value}'"),
+            Ok,
+        )
+    }
+}
+
 /// The processor that selects quantiles and best rows of columns that are pinned in a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
@@ -228,6 +279,7 @@ impl QuantilesOptions {
                 Some(limit.map_or_else(|| NO_LIMIT.to_owned(), |bytes| bytes.to_string()))
             }
             "quantiles.device" => Some(self.device.to_string()),
+            "quantiles.read_again" => Some(self.read_again.to_string()),
             "quantiles.replace_builtins" => Some(self.replace_builtins.to_string()),
             "quantiles.strategy" => Some(self.strategy.to_string()),
             "quantiles.topk" => Some(self.topk.to_string()),
@@ -258,6 +310,7 @@ impl ExtensionOptions for QuantilesOptions {
         match key {
             "cuda_memory_limit" => self.cuda_memory_limit = limit(value)?,
             "device" => self.device = value.parse()?,
+            "read_again" => self.read_again = value.parse()?,
             "replace_builtins" => self.replace_builtins = boolean(Self::PREFIX, key, value)?,
             "strategy" => self.strategy = value.parse()?,
             "topk" => self.topk = boolean(Self::PREFIX, key, value)?,

@@ -4,7 +4,7 @@
 //! gets the number after the last one: counted, then forgotten.
 
 use crate::cells::simd::{Kernel, dispatch};
-use crate::cells::{CellTable, Edges, Linear};
+use crate::cells::{CellTable, Cells, Edges, Linear};
 use crate::key::Key;
 
 /// A cell function over keys of one width.
@@ -64,6 +64,23 @@ macro_rules! with_classifier {
     };
 }
 pub(crate) use with_classifier;
+
+/// A cell function that is asked for whole blocks of keys, so that it can stand behind a pointer.
+pub(crate) trait ClassifyBlocks<K>: Send + Sync {
+    /// Writes the cells of a block of keys to `numbers`, which has the same length.
+    fn number(&self, keys: &[K], numbers: &mut [u16]);
+}
+
+impl<K: Key, C: Classify<K> + Send> ClassifyBlocks<K> for C {
+    fn number(&self, keys: &[K], numbers: &mut [u16]) {
+        number(keys, self, numbers);
+    }
+}
+
+/// `cells` over keys of one width.
+pub(crate) fn classifier<K: Key>(cells: &Cells) -> Box<dyn ClassifyBlocks<K>> {
+    with_classifier!(cells, K, classify => Box::new(classify))
+}
 
 /// Computes the cells of all keys, `$several` at a time, then those of the rest. This is not a function over closures,
 /// which would not be inlined into code for other instruction sets.

@@ -17,6 +17,14 @@ pub enum Cells {
 }
 
 impl Cells {
+    /// Number of edges that a key is compared with; 0 if its cell is computed.
+    pub(crate) fn edges(&self) -> usize {
+        match self {
+            Cells::Edges(edges) => edges.as_slice().len(),
+            Cells::Table(_) | Cells::Linear(_) => 0,
+        }
+    }
+
     /// Number of cells.
     pub fn len(&self) -> usize {
         match self {

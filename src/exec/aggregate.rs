@@ -191,6 +191,13 @@ pub(super) struct KeyColumn {
     pub(super) buckets: Option<u32>,
 }
 
+impl KeyColumn {
+    /// Whether the calls over the column can be answered by counting its keys as they pass by.
+    pub(super) fn can_be_counted(&self) -> bool {
+        self.bytes.is_none() && !self.distinct && self.buckets.is_none()
+    }
+}
+
 impl Display for KeyColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.argument)?;
@@ -270,6 +277,12 @@ impl Aggregates {
     pub(super) fn calls_of(&self, column: usize) -> impl Iterator<Item = &QuantilesCall> {
         let mine = move |(other, _): &&(usize, QuantilesCall)| *other == column;
         self.calls.iter().filter(mine).map(|(_, call)| call)
+    }
+
+    /// The quantiles that the calls over a column want.
+    pub(super) fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
+        let calls = self.calls_of(column);
+        calls.map(|call| call.answer_spec().quantile_spec()).collect()
     }
 
     /// Columns, calls and plain aggregates, as `EXPLAIN` shows them on one line.

@@ -8,6 +8,7 @@ use super::aggregate::KeyColumn;
 #[cfg(feature = "cuda")]
 use super::on_device::send;
 use crate::kernel::byte_strings::ByteStrings;
+use crate::kernel::cpu::scan_answer::ScanAnswer;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
 use crate::kernel::{Backend, CpuBackend, Shard};
@@ -20,6 +21,8 @@ pub(super) enum CollectedColumn {
     Keys(Box<dyn Shard>),
     /// As byte strings.
     Bytes(ByteSpec, Box<ByteStrings>),
+    /// Not kept: the answer to a request, made while they pass by.
+    Answered(Box<dyn ScanAnswer>),
     /// On a device, or on their way there.
     #[cfg(feature = "cuda")]
     Device(Box<ColumnUpload>),
@@ -42,6 +45,7 @@ impl CollectedColumn {
         match self {
             CollectedColumn::Keys(shard) => shard.append(values, filter),
             CollectedColumn::Bytes(spec, collected) => collected.append(spec, values, filter).map(drop),
+            CollectedColumn::Answered(answer) => answer.append(values, filter),
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(upload) => send(upload, values, filter),
         }
@@ -52,16 +56,18 @@ impl CollectedColumn {
         match self {
             CollectedColumn::Keys(shard) => shard.len(),
             CollectedColumn::Bytes(_, values) => values.len(),
+            CollectedColumn::Answered(answer) => answer.seen().values,
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(upload) => upload.valid(),
         }
     }
 
-    /// Bytes of host memory that the values hold.
+    /// Bytes of host memory that the values hold, without what an answer keeps of them.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             CollectedColumn::Keys(shard) => shard.held_bytes(),
             CollectedColumn::Bytes(_, values) => values.held_bytes(),
+            CollectedColumn::Answered(_) => 0,
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(_) => 0,
         }
@@ -70,7 +76,7 @@ impl CollectedColumn {
     /// Bytes that a thread needs to read values that are on disk: see [`ByteStrings::reading_bytes`].
     pub(super) fn reading_bytes(&self) -> usize {
         match self {
-            CollectedColumn::Keys(_) => 0,
+            CollectedColumn::Keys(_) | CollectedColumn::Answered(_) => 0,
             CollectedColumn::Bytes(_, values) => values.reading_bytes(),
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(_) => 0,
@@ -82,6 +88,7 @@ impl CollectedColumn {
         match self {
             CollectedColumn::Keys(shard) => shard.seal(),
             CollectedColumn::Bytes(_, values) => values.seal(),
+            CollectedColumn::Answered(_) => 0,
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(_) => 0,
         }
@@ -92,6 +99,7 @@ impl CollectedColumn {
         match self {
             CollectedColumn::Keys(shard) => shard.spill(bytes, stop),
             CollectedColumn::Bytes(_, values) => values.spill(bytes, stop),
+            CollectedColumn::Answered(_) => Ok(0),
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(_) => Ok(0),
         }

@@ -34,12 +34,17 @@ mod plain;
 #[cfg(feature = "ballista")]
 mod planned_types;
 mod quantiles;
+mod reread;
 mod round_memory;
+#[cfg(feature = "parquet")]
+mod row_source;
 mod run;
+mod run_metrics;
 mod scan;
 mod selection;
 mod sort_limit;
 pub mod staged;
+mod while_reading;
 mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;

@@ -14,9 +14,11 @@ use super::aggregate::{Aggregates, ExecAggregate};
 #[cfg(feature = "cuda")]
 use super::on_device::{UploadChoice, is_for_device};
 use super::operator::{Execution, Operator, Work, at_the_end, comma_separated};
-use super::run::{QuantilesExecution, RunMetrics};
+use super::reread::RereadableInput;
+use super::run::QuantilesExecution;
+use super::run_metrics::RunMetrics;
 use super::selection::SelectionContext;
-use crate::config::StrategyName;
+use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. The output is one partition of one row.
 ///
@@ -120,6 +122,17 @@ impl QuantilesWork {
     }
 }
 
+impl QuantilesWork {
+    /// The input, if it can be read again and the session allows it.
+    fn may_read_again(&self, on: &Execution<'_>) -> Option<RereadableInput> {
+        let allowed = QuantilesOptions::of(on.context.session_config().options()).read_again;
+        if self.strategy != StrategyName::Auto || allowed == ReadAgain::Never {
+            return None;
+        }
+        RereadableInput::of(&on.inputs[0], &on.context, allowed)
+    }
+}
+
 impl Work for QuantilesWork {
     fn name(&self) -> &'static str {
         "QuantilesExec"
@@ -152,6 +165,7 @@ impl Work for QuantilesWork {
             aggregates: Arc::clone(&self.aggregates),
             schema: Arc::clone(&self.schema),
             selection: SelectionContext::new(self.strategy, on.memory(), &on.context),
+            input: self.may_read_again(&on),
             metrics: RunMetrics::new(on.metrics),
             #[cfg(feature = "cuda")]
             device: self.device.clone(),

@@ -7,102 +7,24 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
-};
 
-use super::aggregate::{Aggregates, Output, QuantilesCall};
+use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::collected::CollectedColumn;
 #[cfg(feature = "cuda")]
 use super::on_device::{self, OpenDevices, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
+use super::reread::RereadableInput;
 use super::round_memory::Columns;
+use super::run_metrics::RunMetrics;
 use super::scan::PartitionScan;
 use super::selection::SelectionContext;
+use super::while_reading::{ReadingColumn, WhileReadingContext};
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
 use crate::quantile::AnswerSpec;
-use crate::quantile::QuantileSpec;
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
 use crate::threads::PartitionTasks;
-
-/// Metrics of one execution. Their names are stable: users may rely on them.
-pub(super) struct RunMetrics {
-    set: ExecutionPlanMetricsSet,
-    pub(super) baseline: BaselineMetrics,
-    /// Rows read from the input.
-    input_rows: Count,
-    /// Values that are not NULL and not filtered out, added up over all key columns.
-    values_kept: Count,
-    /// Bytes of keys and values in memory after the scan.
-    bytes_held: Gauge,
-    /// Files that keys and values were written to.
-    spill_count: Count,
-    /// Bytes in these files.
-    spilled_bytes: Count,
-    /// Rounds over the keys, added up over all columns.
-    rounds: Count,
-    /// Processor time of taking batches in, added up over all partitions.
-    scan_time: Time,
-    /// Elapsed time of the rounds.
-    select_time: Time,
-}
-
-impl RunMetrics {
-    pub(super) fn new(set: &ExecutionPlanMetricsSet) -> Self {
-        let builder = || MetricBuilder::new(set);
-        Self {
-            set: set.clone(),
-            baseline: BaselineMetrics::new(set, 0),
-            input_rows: builder().counter("input_rows", 0),
-            values_kept: builder().counter("values_kept", 0),
-            bytes_held: builder().gauge("bytes_held", 0),
-            spill_count: builder().spill_count(0),
-            spilled_bytes: builder().spilled_bytes(0),
-            rounds: builder().counter("rounds", 0),
-            scan_time: builder().subset_time("scan_time", 0),
-            select_time: builder().subset_time("select_time", 0),
-        }
-    }
-
-    /// Adds the strategy that ran for a column, its rounds, and the candidates that each round left.
-    fn record(&self, solution: &Solution) {
-        self.count(strategy_metric(solution.strategy), 1);
-        self.rounds.add(solution.rounds.len());
-        for (number, round) in solution.rounds.iter().enumerate() {
-            self.count(
-                format!("candidates_after_round_{}", number + 1),
-                round.candidates as usize,
-            );
-            let name = format!("{}_time", round.request);
-            let time = MetricBuilder::new(&self.set).subset_time(name, 0);
-            time.add_duration(round.elapsed);
-        }
-    }
-
-    /// Adds the rounds of a column of byte strings, its levels of prefixes, and the values that were refined.
-    fn record_levels(&self, solution: &ByteStringSolution) {
-        solution.rounds.iter().for_each(|rounds| self.record(rounds));
-        self.count("levels".to_owned(), solution.levels);
-        self.count("refined_values".to_owned(), solution.refined as usize);
-    }
-
-    fn count(&self, name: String, n: usize) {
-        MetricBuilder::new(&self.set).counter(name, 0).add(n);
-    }
-}
-
-/// The character as part of a metric name, which is a single word: `sample_select (brackets)` becomes `sample_select__brackets`.
-fn word_char(c: char) -> char {
-    if c.is_ascii_alphanumeric() { c } else { '_' }
-}
-
-/// Name of the metric that counts the columns which the strategy of this label selected.
-pub(super) fn strategy_metric(label: &str) -> String {
-    let name: String = label.chars().map(word_char).collect();
-    format!("strategy_{}", name.trim_matches('_'))
-}
 
 /// The order statistics of a column.
 pub(super) enum Solved {
@@ -115,6 +37,8 @@ pub(super) struct QuantilesExecution {
     pub(super) aggregates: Arc<Aggregates>,
     pub(super) schema: SchemaRef,
     pub(super) selection: SelectionContext,
+    /// The input, if it may be read again.
+    pub(super) input: Option<RereadableInput>,
     pub(super) metrics: RunMetrics,
     /// Devices that select the columns which a device can select; `None`: the CPU selects all.
     #[cfg(feature = "cuda")]
@@ -127,7 +51,12 @@ impl QuantilesExecution {
     /// # Errors
     /// The first error of any partition, which stops the others.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
-        let scans = self.scan(streams).await?;
+        let reading = self.reading();
+        let while_reading = match &reading {
+            Some(reading) => reading.plan().await?,
+            None => self.aggregates.columns.iter().map(|_| None).collect(),
+        };
+        let scans = self.scan(streams, &while_reading).await?;
         let mut columns = Columns::new();
         columns.resize_with(self.aggregates.columns.len(), Vec::new);
         let mut plain = Vec::with_capacity(scans.len());
@@ -142,9 +71,17 @@ impl QuantilesExecution {
         for column in 0..columns.len() {
             let start = Instant::now();
             let solved;
-            (columns, solved) = match self.aggregates.columns[column].bytes {
-                Some(_) => self.solve_byte_strings(column, columns).await?,
-                None => self.solve_keys(column, columns).await?,
+            (columns, solved) = match (&reading, &while_reading[column]) {
+                (Some(reading), Some(of)) => {
+                    let answers = std::mem::take(&mut columns[column]);
+                    let solution = reading.solve(column, answers, of).await?;
+                    self.metrics.record(&solution);
+                    (columns, Solved::Keys(solution))
+                }
+                _ if self.aggregates.columns[column].bytes.is_some() => {
+                    self.solve_byte_strings(column, columns).await?
+                }
+                _ => self.solve_keys(column, columns).await?,
             };
             solutions.push(solved);
             self.metrics.select_time.add_elapsed(start);
@@ -156,8 +93,30 @@ impl QuantilesExecution {
         self.assemble(&solutions, merged(plain)?)
     }
 
+    /// How columns are selected while they are read; `None` if the input is not read again.
+    fn reading(&self) -> Option<WhileReadingContext<'_>> {
+        #[cfg(feature = "cuda")]
+        let is_sent = |column: &KeyColumn| self.device.is_some() && is_for_device(column);
+        #[cfg(not(feature = "cuda"))]
+        let is_sent = |_: &KeyColumn| false;
+        let columns = self.aggregates.columns.iter().enumerate();
+        let counted = columns.filter(|(_, column)| column.can_be_counted() && !is_sent(column));
+        Some(WhileReadingContext {
+            input: self.input.as_ref()?,
+            columns: counted.map(|(column, _)| column).collect(),
+            aggregates: &self.aggregates,
+            selection: &self.selection,
+            metrics: &self.metrics,
+        })
+    }
+
     /// Reads all partitions at once, each in a task. Results come in the order of partitions, so that merging is reproducible.
-    async fn scan(&self, streams: Vec<SendableRecordBatchStream>) -> Result<Vec<PartitionScan>> {
+    async fn scan(
+        &self,
+        streams: Vec<SendableRecordBatchStream>,
+        while_reading: &[Option<ReadingColumn>],
+    ) -> Result<Vec<PartitionScan>> {
+        self.metrics.read_again();
         #[cfg(feature = "cuda")]
         let devices = match &self.device {
             Some(choice) if self.aggregates.columns.iter().any(is_for_device) => {
@@ -167,16 +126,20 @@ impl QuantilesExecution {
         };
         let mut tasks = PartitionTasks::new();
         for (partition, stream) in streams.into_iter().enumerate() {
-            let scan = PartitionScan::try_new(
-                &self.aggregates,
-                &self.selection.backend,
-                &self.selection.memory,
+            let columns = self.aggregates.columns.iter().zip(while_reading);
+            let collected = columns.map(|(column, reading)| {
+                let collected = match reading {
+                    Some(reading) => CollectedColumn::Answered(reading.first_answer(column)?),
+                    None => self.selection.open(column)?,
+                };
+                Ok((column.clone(), collected))
+            });
+            let scan = PartitionScan::new(
+                collected.collect::<Result<_>>()?,
+                PlainAccumulators::try_new(&self.aggregates.plain, self.selection.memory.new_empty())?,
                 self.metrics.input_rows.clone(),
-                [
-                    self.metrics.scan_time.clone(),
-                    self.metrics.baseline.elapsed_compute().clone(),
-                ],
-            )?;
+                self.metrics.scan_times(),
+            );
             #[cfg(feature = "cuda")]
             let scan = match &devices {
                 Some(devices) => scan.onto_device(devices, partition, &self.selection.memory)?,
@@ -205,7 +168,10 @@ impl QuantilesExecution {
         {
             return self.solve_on_device(column, columns).await;
         }
-        let (of, quantile_specs) = (&self.aggregates.columns[column], self.quantile_specs(column));
+        let (of, quantile_specs) = (
+            &self.aggregates.columns[column],
+            self.aggregates.quantile_specs(column),
+        );
         let (columns, solution) = self
             .selection
             .solve_keys(columns, column, of, &quantile_specs)
@@ -223,7 +189,12 @@ impl QuantilesExecution {
             _ => internal_err!("a column was sent to devices by some partitions only"),
         });
         let spec = self.aggregates.columns[column].spec.clone();
-        let quantile_specs = self.quantile_specs(column).into_iter().cloned().collect();
+        let quantile_specs = self
+            .aggregates
+            .quantile_specs(column)
+            .into_iter()
+            .cloned()
+            .collect();
         let limit = self.device.as_ref().and_then(|device| device.limit);
         let (strategy, memory) = (self.selection.strategy, self.selection.memory.new_empty());
         let uploads = uploads.collect::<Result<_>>()?;
@@ -234,16 +205,10 @@ impl QuantilesExecution {
         Ok((columns, Solved::Keys(solution)))
     }
 
-    /// The quantiles that the calls over a column want.
-    fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
-        let calls = self.aggregates.calls_of(column);
-        calls.map(|call| call.answer_spec().quantile_spec()).collect()
-    }
-
     /// Solves a column of byte strings, for all the calls that share it. Returns the other columns too.
     async fn solve_byte_strings(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         let distinct = self.aggregates.columns[column].distinct;
-        let quantile_specs = self.quantile_specs(column);
+        let quantile_specs = self.aggregates.quantile_specs(column);
         let (columns, solution) = self
             .selection
             .solve_byte_strings(columns, column, distinct, &quantile_specs)
@@ -307,4 +272,103 @@ fn merged(parts: Vec<PlainAccumulators>) -> Result<PlainAccumulators> {
         .ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
     parts.try_for_each(|part| merged.merge(part))?;
     Ok(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use datafusion::arrow::array::{AsArray, Int64Array, RecordBatch};
+    use datafusion::arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+    use datafusion::execution::memory_pool::MemoryConsumer;
+    use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+    use datafusion::physical_expr::expressions::col;
+    use datafusion::physical_plan::ExecutionPlan;
+    use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+    use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+    use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+
+    use super::*;
+    use crate::config::StrategyName;
+    use crate::exec::aggregate::ExecAggregate;
+    use crate::exec::files::CHANGED;
+    use crate::quantile::{Method, Quantile, QuantileSpec};
+
+    /// A table that gives other numbers in each execution: `reads[i]` in execution `i`, the last ones in every later one.
+    #[derive(Debug)]
+    struct Changing {
+        reads: Vec<std::ops::Range<i64>>,
+        executed: AtomicUsize,
+        schema: SchemaRef,
+    }
+
+    impl PartitionStream for Changing {
+        fn schema(&self) -> &SchemaRef {
+            &self.schema
+        }
+
+        fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+            let read = self
+                .executed
+                .fetch_add(1, Ordering::Relaxed)
+                .min(self.reads.len() - 1);
+            let numbers = Int64Array::from_iter_values(self.reads[read].clone());
+            let batch = RecordBatch::try_new(Arc::clone(&self.schema), vec![Arc::new(numbers)]);
+            let batches = futures::stream::iter([Ok(batch.unwrap())]);
+            Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches))
+        }
+    }
+
+    /// The median of a table that gives these ranges in turn.
+    async fn median(reads: Vec<std::ops::Range<i64>>) -> Result<i64> {
+        let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, true)]));
+        let changing = Changing {
+            reads,
+            executed: AtomicUsize::new(0),
+            schema: Arc::clone(&schema),
+        };
+        let plan: Arc<dyn ExecutionPlan> = Arc::new(StreamingTableExec::try_new(
+            Arc::clone(&schema),
+            vec![Arc::new(changing)],
+            None,
+            [],
+            false,
+            None,
+        )?);
+        let spec = QuantileSpec {
+            quantiles: vec![Quantile::try_from_f64(0.5)?],
+            method: Method::Disc,
+            descending: false,
+        };
+        let call = QuantilesCall::try_new(col("x", &schema)?, &DataType::Int64, None, spec, false)?;
+        let context = Arc::new(TaskContext::default());
+        let input = RereadableInput::assumed(&plan, &context, 8000);
+        let memory = MemoryConsumer::new("test").register(context.memory_pool());
+        let set = ExecutionPlanMetricsSet::new();
+        let run = QuantilesExecution {
+            aggregates: Arc::new(Aggregates::new(vec![ExecAggregate::Quantiles(call)])),
+            schema,
+            selection: SelectionContext::new(StrategyName::Auto, memory, &context),
+            input: Some(input.clone()),
+            metrics: RunMetrics::new(&set),
+            #[cfg(feature = "cuda")]
+            device: None,
+        };
+        let answer = run.batch(input.read()?).await?;
+        Ok(answer.column(0).as_primitive::<Int64Type>().value(0))
+    }
+
+    #[tokio::test]
+    async fn an_input_that_changes_between_two_reads_is_an_error() {
+        // The first execution is that of the plan itself, the second the sample.
+        let (sample, all) = (0..1000, 0..400_000);
+        let unchanged = vec![all.clone(), sample.clone(), all.clone()];
+        assert_eq!(median(unchanged).await.unwrap(), 199_999);
+        for other in [0..399_999, 1..400_001] {
+            let error = median(vec![all.clone(), sample.clone(), other])
+                .await
+                .unwrap_err();
+            assert!(error.to_string().contains(CHANGED), "{error}");
+        }
+    }
 }

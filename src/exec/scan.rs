@@ -7,12 +7,13 @@ use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
+#[cfg(feature = "cuda")]
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
-use super::aggregate::{Aggregates, KeyColumn};
+use super::aggregate::KeyColumn;
 use super::collected::CollectedColumn;
 use super::expressions::{mask, values};
 use super::give_way::give_way;
@@ -20,7 +21,6 @@ use super::give_way::give_way;
 use super::on_device::{OpenDevices, is_for_device};
 use super::plain::PlainAccumulators;
 use crate::failpoint::may_fail;
-use crate::kernel::CpuBackend;
 use crate::threads::Stop;
 #[cfg(feature = "cuda")]
 use crate::threads::fed;
@@ -38,25 +38,21 @@ pub(super) struct PartitionScan {
 }
 
 impl PartitionScan {
-    /// A scan before its first row. Memory is reserved for the consumer of `memory`; processor time is added to each of `times`.
-    pub(super) fn try_new(
-        aggregates: &Aggregates,
-        backend: &CpuBackend,
-        memory: &MemoryReservation,
+    /// A scan before its first row, which collects each column of `collected`, and counts rows and processor time.
+    pub(super) fn new(
+        collected: Vec<(KeyColumn, CollectedColumn)>,
+        plain: PlainAccumulators,
         rows: Count,
         times: [Time; 2],
-    ) -> Result<Self> {
-        let collected = aggregates
-            .columns
-            .iter()
-            .map(|column| CollectedColumn::open(column, backend, memory.new_empty()));
-        Ok(Self {
-            collected: collected.collect::<Result<_>>()?,
-            columns: aggregates.columns.clone(),
-            plain: PlainAccumulators::try_new(&aggregates.plain, memory.new_empty())?,
+    ) -> Self {
+        let (columns, collected) = collected.into_iter().unzip();
+        Self {
+            columns,
+            collected,
+            plain,
             rows,
             times,
-        })
+        }
     }
 
     /// The scan, sending the columns that a device can select to the device of its partition.

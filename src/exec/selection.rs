@@ -49,6 +49,14 @@ impl SelectionContext {
         }
     }
 
+    /// A column before its first value, all of whose values are kept.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if there is not even memory to begin.
+    pub(super) fn open(&self, column: &KeyColumn) -> Result<CollectedColumn> {
+        CollectedColumn::open(column, &self.backend, self.memory.new_empty())
+    }
+
     /// Finds the order statistics that `quantile_specs` want of the column at index `column`, whose keys `of` describes. Returns the
     /// other columns too.
     ///

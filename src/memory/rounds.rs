@@ -3,13 +3,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datafusion::common::Result;
+use datafusion::common::{Result, resources_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 /// Memory that several shards on several threads work in.
 #[derive(Debug)]
 pub(crate) struct RoundMemory {
     reservation: MemoryReservation,
+    /// Most bytes that are leased at a time.
+    most: usize,
     state: Mutex<State>,
 }
 
@@ -24,8 +26,14 @@ struct State {
 impl RoundMemory {
     /// Memory of which nothing is set aside: leased bytes come from the pool of `reservation` when they are needed.
     pub(crate) fn new(reservation: MemoryReservation) -> Arc<Self> {
+        Self::at_most(reservation, usize::MAX)
+    }
+
+    /// Memory as [`Self::new`], of which at most `most` bytes are leased at a time.
+    pub(crate) fn at_most(reservation: MemoryReservation, most: usize) -> Arc<Self> {
         Arc::new(Self {
             reservation,
+            most,
             state: Mutex::default(),
         })
     }
@@ -82,6 +90,14 @@ impl Lease {
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         let round_memory = &self.round_memory;
         let mut state = round_memory.lock();
+        if state.leased + bytes > round_memory.most {
+            return resources_err!(
+                "{bytes} more bytes wanted for {}, {} of {} held",
+                self.what,
+                state.leased,
+                round_memory.most
+            );
+        }
         let missing = (state.leased + bytes).saturating_sub(round_memory.reservation.size());
         // A pool that is filled beyond its limit, as checksums of spilled blocks can do it, refuses even zero bytes.
         if missing > 0 {

@@ -19,6 +19,9 @@ const LEAST_CELLS: usize = 5 << 10;
 /// Most reads in which all keys may be collected.
 pub(crate) const MOST_READS: u64 = 128;
 
+/// Share of the data, as a divisor, that a round collects where memory has no limit.
+pub(crate) const KEPT_SHARE: u64 = 16;
+
 /// Bytes for a cell on each thread: its counter, its share of the cell function, and its count in a reply.
 const CELL_BYTES: usize = 32;
 
@@ -47,7 +50,7 @@ impl Plan {
         let (mut keys, least) = if all {
             (n, n / MOST_READS)
         } else {
-            ((n / 16).max(1 << 17).min(n), 0)
+            ((n / KEPT_SHARE).max(1 << 17).min(n), 0)
         };
         (0..64_u32).map(move |step| {
             let smaller = step.saturating_sub(6) / 3;
@@ -166,7 +169,7 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize, budget: &MemoryBudget) -> C
 }
 
 /// The share of the data, from 0 to 1, that lies inside brackets of [`SIGMAS`] to either side, cut from a sample of this many keys.
-fn brackets_share(n: u64, ranks: &[u64], sample: u64) -> f64 {
+pub(crate) fn brackets_share(n: u64, ranks: &[u64], sample: u64) -> f64 {
     let width = |rank: &u64| {
         let q = *rank as f64 / n as f64;
         (2.0 * SIGMAS * (q * (1.0 - q) / sample as f64).sqrt()).max(2.0 / sample as f64)

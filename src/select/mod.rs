@@ -30,6 +30,7 @@ mod sampled;
 mod solve;
 pub mod splitters;
 mod strategy;
+pub(crate) mod while_reading;
 
 pub use local::LocalShards;
 pub(crate) use progress::countable;

@@ -114,7 +114,7 @@ impl Strategy for SampleSelect {
                 let request = match self.choice.variant {
                     _ if keys.is_empty() => return extract_or_narrow(progress, BUCKETS),
                     SampleSelectVariant::Brackets if first => around_ranks(&progress, &keys)?,
-                    _ if first => first_cells(&progress, &keys)?,
+                    _ if first => count(first_cells(&progress, &keys)?, Brackets::all(progress.width())),
                     _ => match deeper_cells(&progress, &keys)? {
                         Some(request) => request,
                         None => return narrower(progress, BUCKETS),
@@ -187,38 +187,55 @@ fn most_extracted(progress: &Progress) -> u64 {
         .min(progress.budget.keys)
 }
 
-/// The count around a bracket for each rank, which also copies the keys inside. A bracket reaches [`SIGMAS`] standard deviations to
-/// either side of the rank's position in the sample.
+/// The count around a bracket for each rank, which also copies the keys inside.
 fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
-    let (n, size) = (progress.population() as f64, sample.len() as f64);
-    let mut edges = Vec::new();
-    for rank in progress.ranks() {
-        let q = *rank as f64 / n;
-        let spread = SIGMAS * (size * q * (1.0 - q)).sqrt() + 1.0;
-        let (low, high) = ((q * size - spread).floor(), (q * size + spread).ceil());
-        let at = |position: f64| sample.get(position as usize);
-        edges.push((
-            if low < 0.0 { None } else { Some(at(low)) },
-            if high >= size { None } else { Some(at(high)) },
-        ));
-    }
     let mut cuts = Vec::new();
     let mut inside: Vec<Bracket> = Vec::new();
-    let top = progress.width().max_key();
-    for (low, high) in edges {
-        for end in [low, high].into_iter().flatten() {
-            cuts.push(end);
-            // A value that repeats in the sample has many copies: it is counted by itself, and not copied with its neighbours.
-            if copies(sample, end) > 1 {
-                cuts.extend(next_key(end, progress.width()));
-            }
-        }
-        inside.push(Bracket {
-            first: low.unwrap_or(0),
-            last: high.map_or(top, |high| high.max(1) - 1),
-        });
+    for rank in progress.ranks() {
+        let around = AroundRank::new(*rank, progress.population(), sample, 0);
+        cuts.extend(around.cuts(sample, progress.width()));
+        inside.push(around.bracket(progress.width()));
     }
     count_and_keep(progress, cuts, &inside, Brackets::all(progress.width()))
+}
+
+/// The keys of a sample between which a rank lies with near certainty; `None` where the sample has no key beyond.
+pub(super) struct AroundRank {
+    low: Option<KeyBits>,
+    high: Option<KeyBits>,
+}
+
+impl AroundRank {
+    /// The keys at [`SIGMAS`] standard deviations to either side of the position of `rank` (of `n`) in a sorted sample, and `further`
+    /// positions on.
+    pub(super) fn new(rank: u64, n: u64, sample: &KeyVec, further: usize) -> Self {
+        let (q, size) = (rank as f64 / n as f64, sample.len() as f64);
+        let spread = SIGMAS * (size * q * (1.0 - q)).sqrt() + 1.0 + further as f64;
+        let (low, high) = ((q * size - spread).floor(), (q * size + spread).ceil());
+        let at = |position: f64| sample.get(position as usize);
+        Self {
+            low: (low >= 0.0).then(|| at(low)),
+            high: (high < size).then(|| at(high)),
+        }
+    }
+
+    /// Edges of cells at the two keys. A key that repeats in the sample has many copies: it gets a cell of its own, so that it is
+    /// counted and not copied with its neighbours.
+    pub(super) fn cuts(&self, sample: &KeyVec, width: Width) -> impl Iterator<Item = KeyBits> {
+        let ends = [self.low, self.high].into_iter().flatten();
+        ends.flat_map(move |end| {
+            let after = next_key(end, width).filter(|_| copies(sample, end) > 1);
+            [Some(end), after].into_iter().flatten()
+        })
+    }
+
+    /// The bracket from the lower key to the one below the upper key.
+    pub(super) fn bracket(&self, width: Width) -> Bracket {
+        Bracket {
+            first: self.low.unwrap_or(0),
+            last: self.high.map_or(width.max_key(), |high| high.max(1) - 1),
+        }
+    }
 }
 
 /// The count of the cells between `cuts` that also copies the keys of each cell that touches a bracket of `inside`. Cells of one key
@@ -230,8 +247,14 @@ pub(super) fn count_and_keep(
     within: Brackets,
 ) -> Result<Request> {
     let cells = Cells::Edges(Edges::try_new(cuts)?);
+    let keep = touching(&cells, inside, progress.width());
+    Ok(Request::Count { cells, within, keep })
+}
+
+/// The cells of more than one key that touch a bracket of `inside`, which ascend.
+pub(super) fn touching(cells: &Cells, inside: &[Bracket], width: Width) -> Vec<u32> {
     let wanted = |cell: &u32| {
-        cells.range(*cell, progress.width()).is_some_and(|range| {
+        cells.range(*cell, width).is_some_and(|range| {
             let next = inside.partition_point(|bracket| bracket.last < range.first);
             range.first < range.last
                 && inside
@@ -239,15 +262,14 @@ pub(super) fn count_and_keep(
                     .is_some_and(|bracket| bracket.first <= range.last)
         })
     };
-    let keep = (0..cells.len() as u32).filter(wanted).collect();
-    Ok(Request::Count { cells, within, keep })
+    (0..cells.len() as u32).filter(wanted).collect()
 }
 
-/// The first count: by a cell for each key if the sample has few different ones, by a table, or by a search tree where the table is
+/// The cells of the first count: a cell for each key if the sample has few different ones, by a table, or by a search tree where the table is
 /// too coarse for the data.
-fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
+pub(super) fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Cells> {
     let width = progress.width();
-    let cells = if let Some(few) = cells_of_few(sample, FEW_DISTINCT, width)? {
+    Ok(if let Some(few) = cells_of_few(sample, FEW_DISTINCT, width)? {
         few
     } else if let Some(table) = fine_table(progress, sample)? {
         table
@@ -257,8 +279,7 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
             .min(MAX_CELLS.min(progress.budget.cells) / 4);
         let splitters = splitters(sample, most + 1);
         Cells::Edges(Edges::try_new(splitter_edges(sample, &splitters, width))?)
-    };
-    Ok(count(cells, Brackets::all(width)))
+    })
 }
 
 /// A table that is fine enough for the ranks, if there is one: over the whole sample, or without its tails, which may reach so far
@@ -342,7 +363,7 @@ fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Option<Request>>
 
 /// The count that gives each hitter inside an active bracket a cell of its own, by the first sample, and copies the other keys of the
 /// brackets in the same read. `None` if there are no hitters, or too many.
-fn set_hitters_apart(progress: &Progress) -> Result<Option<Request>> {
+pub(super) fn set_hitters_apart(progress: &Progress) -> Result<Option<Request>> {
     let Some(sample) = &progress.sample else {
         return Ok(None);
     };

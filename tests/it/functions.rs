@@ -551,7 +551,7 @@ async fn options() {
     assert_eq!(
         error(&ctx, "SET quantiles.speed = 'fast'").await,
         "Invalid or Unsupported Configuration: there is no option 'quantiles.speed': allowed are \
-         quantiles.cuda_memory_limit, quantiles.device, quantiles.replace_builtins, quantiles.strategy, \
+         quantiles.cuda_memory_limit, quantiles.device, quantiles.read_again, quantiles.replace_builtins, quantiles.strategy, \
          quantiles.topk, quantiles.trust_float_statistics"
     );
 }

@@ -31,4 +31,5 @@ mod streams;
 mod topk;
 mod topk_rows;
 mod types;
+mod while_reading;
 mod windows;

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use quantiles_testing::fixed_width::{types, values};
 use quantiles_testing::hyndman_fan;
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::{cases, query, register, session};
+use quantiles_testing::{cases, query, register, session, set};
 
 /// The first of each run of equal values.
 fn distinct(sorted: &ArrayRef) -> ArrayRef {
@@ -118,6 +118,7 @@ struct Case {
     batch: usize,
     nulls: bool,
     seed: u64,
+    read_again: bool,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -139,12 +140,17 @@ fn case() -> impl Strategy<Value = Case> {
         1..6_usize,
         50..9000_usize,
     );
-    let flags = (any::<bool>(), proptest::bool::weighted(0.25), any::<bool>());
+    let flags = (
+        any::<bool>(),
+        proptest::bool::weighted(0.25),
+        any::<bool>(),
+        any::<bool>(),
+    );
     (what, how, flags, any::<u64>()).prop_map(
         |(
             (data_type, pattern, method, strategy),
             (len, partitions, batch),
-            (descending, distinct, nulls),
+            (descending, distinct, nulls, read_again),
             seed,
         )| Case {
             data_type,
@@ -158,6 +164,7 @@ fn case() -> impl Strategy<Value = Case> {
             batch,
             nulls,
             seed,
+            read_again,
         },
     )
 }
@@ -167,9 +174,13 @@ async fn check(case: &Case) {
     let ctx = session(case.partitions);
     let rows = RecordBatch::try_from_iter_with_nullable([("x", Arc::clone(&values), true)]).unwrap();
     register(&ctx, "t", &rows, case.partitions, case.batch);
-    query(&ctx, &format!("SET quantiles.strategy = '{}'", case.strategy))
-        .await
-        .unwrap();
+    set(&ctx, "strategy", &case.strategy.to_string()).await;
+    set(
+        &ctx,
+        "read_again",
+        if case.read_again { "always" } else { "auto" },
+    )
+    .await;
     let direction = if case.descending { "DESC" } else { "ASC" };
     let list = sql_list();
     let call = match case.distinct {

@@ -27,6 +27,7 @@ pub(crate) struct Config {
     pub(crate) partitions: usize,
     pub(crate) batch_size: usize,
     pub(crate) strategy: &'static str,
+    pub(crate) read_again: &'static str,
     /// Bytes of the memory pool.
     pub(crate) memory: Option<usize>,
     pub(crate) replace_builtins: bool,
@@ -84,6 +85,7 @@ impl Config {
                 "dibms",
                 "gk_select",
             ]),
+            read_again: draw.pick(&["auto", "never", "always", "always"]),
             memory: draw.chance(20).then(|| draw.pick(limits)),
             replace_builtins: draw.chance(50),
             topk: !draw.chance(10),
@@ -100,6 +102,7 @@ impl Config {
             partitions: 1,
             batch_size: 8192,
             strategy: "auto",
+            read_again: "auto",
             memory: None,
             replace_builtins: false,
             topk: true,
@@ -114,6 +117,7 @@ impl Config {
     pub(crate) fn sql(&self) -> Vec<String> {
         let mut all = vec![
             format!("SET quantiles.strategy = '{}'", self.strategy),
+            format!("SET quantiles.read_again = '{}'", self.read_again),
             format!("SET quantiles.replace_builtins = {}", self.replace_builtins),
             format!("SET quantiles.topk = {}", self.topk),
             format!("SET datafusion.execution.target_partitions = {}", self.partitions),

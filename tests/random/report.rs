@@ -119,6 +119,7 @@ impl Report {
             }
         }
         self.add(format!("strategy: {}", config.strategy));
+        self.add(format!("read again: {}", config.read_again));
         self.add(format!("partitions: {}", config.partitions));
         self.add(format!("batch size: {}", config.batch_size));
         self.add(format!(

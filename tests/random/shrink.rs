@@ -116,6 +116,13 @@ fn configs(config: &Config) -> Vec<Config> {
         },
     );
     add(
+        config.read_again != plain.read_again,
+        Config {
+            read_again: plain.read_again,
+            ..config.clone()
+        },
+    );
+    add(
         config.memory.is_some(),
         Config {
             memory: None,

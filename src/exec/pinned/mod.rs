@@ -34,7 +34,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::on_device::record;
 use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
-use super::run::strategy_metric;
+use super::run_metrics::strategy_metric;
 use calls::OnDevice;
 pub(crate) use calls::{FilteredColumn, PinnedCalls};
 pub(crate) use group_topk::PinnedGroupTopK;

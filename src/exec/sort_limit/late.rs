@@ -21,8 +21,9 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
+use super::super::files::CHANGED;
 use super::super::operator::comma_separated;
-use super::rows::{CHANGED, RowSource};
+use super::super::row_source::RowSource;
 use super::scan::reserve;
 use super::store::RowStore;
 use super::{SortLimitExec, SortLimitWork};

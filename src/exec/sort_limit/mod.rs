@@ -12,8 +12,6 @@ mod floor;
 #[cfg(feature = "parquet")]
 mod late;
 mod plan;
-#[cfg(feature = "parquet")]
-mod rows;
 mod run;
 mod scan;
 mod store;

@@ -11,6 +11,7 @@
 //! Cost on one of two busy cores, for each key of 64 bits: counting into 60 000 cells and writing the oracle 1 ns,
 //! extraction by oracle 0.4 ns, counting and extracting around a bracket 0.6 ns, the search tree 4 ns.
 
+mod blocks;
 pub(crate) mod columns;
 mod count;
 mod extract;
@@ -18,6 +19,7 @@ pub(crate) mod groups;
 mod lists;
 mod rounds;
 pub(crate) mod sample;
+pub(crate) mod scan_answer;
 mod sketch;
 mod store;
 pub(crate) mod top;
@@ -113,8 +115,10 @@ const CELL_BYTES: usize = 2 * 4 + 8 + 2;
 /// Bytes of memory for the entries of a cell table.
 const TABLE_BYTES: usize = 16 << 10;
 
-/// Most edges for which keys are counted by comparisons with each edge, and not by the search tree.
-const FEW_EDGES: usize = 8;
+/// Bytes to answer one request in, beside the keys that it wants: for `counted` cells, between `edges` splitters.
+fn working_bytes<K>(counted: usize, edges: usize) -> usize {
+    counted * CELL_BYTES + edges * 2 * size_of::<K>() + TABLE_BYTES + 4 * BLOCK * size_of::<K>()
+}
 
 /// The cell of every key, as the last count of all keys computed it.
 struct Oracle {
@@ -174,10 +178,9 @@ impl<K: ShardKey> CpuShard<K> {
 
     /// Memory to answer one request in: for `counted` cells, between `edges` splitters.
     fn working_memory(&self, counted: usize, edges: usize) -> Result<Lease> {
-        let blocks = 4 * BLOCK * size_of::<K>();
         let read = if self.store.is_spilled() { READ_BYTES } else { 0 };
-        let bytes = counted * CELL_BYTES + edges * 2 * size_of::<K>() + TABLE_BYTES + blocks + read;
-        self.round_memory().hold(bytes, "a round")
+        self.round_memory()
+            .hold(working_bytes::<K>(counted, edges) + read, "a round")
     }
 
     /// Makes `reduced` hold the keys inside `within`, and perhaps others. `false` if that is all keys, or more than

@@ -10,7 +10,7 @@ use crate::kernel::round::Reply;
 use crate::key::{GOLDEN, KeyBits, ShardKey, finalised};
 
 /// A pseudorandom number from a counter.
-fn mix(counter: u64) -> u64 {
+pub(crate) fn mix(counter: u64) -> u64 {
     finalised(counter.wrapping_mul(GOLDEN))
 }
 

@@ -27,6 +27,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 
+use super::files::CHANGED;
 use crate::exec::file_scan;
 
 /// Number of bits of a row's index in its file. A row's number has the index of its file in the bits above.
@@ -132,6 +133,33 @@ impl RowSource {
         let all = parquet.with_predicate(lit(true));
         let columns: Vec<usize> = (0..schema.fields().len()).collect();
         let source = self.projected(&all, schema, &columns)?;
+        self.of_rows(source, numbers, threads)
+    }
+
+    /// The scan itself, of the rows of these ascending positions among all rows only, in up to `threads` partitions.
+    ///
+    /// # Errors
+    /// As for [`Self::numbered`].
+    pub(super) fn sampled(&self, positions: &[u64], threads: usize) -> Result<Arc<dyn ExecutionPlan>> {
+        let (mut numbers, mut positions) = (Vec::with_capacity(positions.len()), positions.iter().peekable());
+        let mut first = 0;
+        for (index, file) in self.files.iter().enumerate() {
+            let next = first + file.rows as u64;
+            while let Some(position) = positions.next_if(|position| **position < next) {
+                numbers.push((index as u64) << ROW_BITS | (position - first));
+            }
+            first = next;
+        }
+        self.of_rows(Arc::clone(&self.config.file_source), &numbers, threads)
+    }
+
+    /// A scan by `source` of the rows of these ascending numbers, in up to `threads` partitions.
+    fn of_rows(
+        &self,
+        source: Arc<dyn FileSource>,
+        numbers: &[u64],
+        threads: usize,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let each = numbers.len().div_ceil(threads.max(1)).max(1);
         let groups = numbers.chunks(each).map(|numbers| self.selected(numbers));
         let builder = FileScanConfigBuilder::from(self.config.clone())
@@ -233,9 +261,6 @@ impl RowSource {
         Ok(FileGroup::new(files))
     }
 }
-
-/// Part of an error message: the second read of the input found other rows than the first.
-pub(super) const CHANGED: &str = "the input changed between two reads of one query";
 
 /// A function that gives the index of a file in the scan, by its path.
 #[derive(Debug, PartialEq, Eq, Hash)]

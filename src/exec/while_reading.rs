@@ -1,0 +1,369 @@
+//! Quantiles that are selected while their input is read: of every batch the values are counted, and only those kept that may be an
+//! answer.
+//!
+//! ```text
+//! sample of the input ─> brackets around the ranks ─> read: count, keep what lies inside ─┬─ all ranks caught: done
+//!                                                                                          └─ read again: extract the rest
+//! ```
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::physical_plan::metrics::Count;
+
+use super::aggregate::{Aggregates, KeyColumn};
+use super::collected::CollectedColumn;
+use super::files::CHANGED;
+use super::plain::PlainAccumulators;
+use super::reread::{RereadableInput, runs};
+use super::run_metrics::RunMetrics;
+use super::scan::PartitionScan;
+use super::selection::SelectionContext;
+use crate::cells::Cells;
+use crate::kernel::cpu::scan_answer::{ScanAnswer, Seen, scan_answer};
+use crate::kernel::round::{Reply, Request};
+use crate::key::{KeyVec, Width};
+use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
+use crate::select::choose::{KEPT_SHARE, Plan, brackets_share};
+use crate::select::requests::sample_of_all;
+use crate::select::while_reading::{FEW_RANKS, WhileReading};
+use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
+use crate::threads::{PartitionTasks, Stop};
+
+/// Rows of a scan below which it is read once and kept: a sample would cost as much.
+const LEAST_ROWS: u64 = 1 << 20;
+
+/// Values that are sampled before the first read.
+const SAMPLE: u64 = 1 << 16;
+
+/// Sampled values below which brackets would be too wide.
+const LEAST_SAMPLE: usize = 1 << 12;
+
+/// Bytes of keys above which they are not kept, even if the input is read twice instead: new pages cost more than a second read.
+const MOST_KEPT: u64 = 1 << 30;
+
+/// Bytes of working memory of one partition, besides those for its cells.
+const PARTITION_BYTES: usize = 640 << 10;
+
+/// Bytes for a cell in one partition: its counter, its share of the cell function, its list, and its count in a reply.
+const CELL_BYTES: usize = 56;
+
+/// Cells of a count around few ranks.
+const FEW_CELLS: usize = 16;
+
+/// A column that is selected while it is read.
+pub(super) struct ReadingColumn {
+    strategy: WhileReading,
+    /// Memory of the reads.
+    memory: Arc<RoundMemory>,
+}
+
+impl ReadingColumn {
+    /// The answer of one partition to the request of the first read, before the first value.
+    pub(super) fn first_answer(&self, column: &KeyColumn) -> Result<Box<dyn ScanAnswer>> {
+        scan_answer(&column.spec, self.strategy.request(), None, &self.memory)
+    }
+}
+
+/// A sample of a column.
+struct Sampled {
+    /// The sampled keys, ascending.
+    keys: KeyVec,
+    /// Values in the whole column, as estimated.
+    values: u64,
+}
+
+/// What selecting while reading needs of an execution.
+pub(super) struct WhileReadingContext<'a> {
+    pub(super) input: &'a RereadableInput,
+    /// Indices of the columns that may be selected while they are read.
+    pub(super) columns: Vec<usize>,
+    pub(super) aggregates: &'a Aggregates,
+    pub(super) selection: &'a SelectionContext,
+    pub(super) metrics: &'a RunMetrics,
+}
+
+impl WhileReadingContext<'_> {
+    /// For each column: how it is selected while it is read; `None` if its values are kept.
+    ///
+    /// # Errors
+    /// Those of reading a sample.
+    pub(super) async fn plan(&self) -> Result<Vec<Option<ReadingColumn>>> {
+        let mut planned: Vec<Option<ReadingColumn>> = self.aggregates.columns.iter().map(|_| None).collect();
+        let columns = self.columns.iter().copied();
+        let columns: Vec<usize> = columns.filter(|column| self.is_worth_a_sample(*column)).collect();
+        if columns.is_empty() {
+            return Ok(planned);
+        }
+        let most = match self.selection.pool.memory_limit() {
+            MemoryLimit::Infinite => usize::MAX,
+            MemoryLimit::Finite(limit) => limit / 3 / columns.len(),
+            MemoryLimit::Unknown => return Ok(planned),
+        };
+        for (column, sampled) in columns.iter().zip(self.sample(&columns).await?) {
+            planned[*column] = self.plan_column(*column, sampled, most)?;
+        }
+        Ok(planned)
+    }
+
+    /// Whether a sample is worth its time: the input is large, and one read is likely to suffice, or two are better than to keep it.
+    fn is_worth_a_sample(&self, column: usize) -> bool {
+        let (of, n) = (&self.aggregates.columns[column], self.input.rows());
+        if self.input.always() || n < LEAST_ROWS {
+            return self.input.always();
+        }
+        let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), n);
+        let kept = brackets_share(n, &ranks, SAMPLE) * n as f64;
+        kept <= (n / KEPT_SHARE) as f64 || self.cannot_be_kept(n, of)
+    }
+
+    /// Whether `n` values of a column need more memory than there is for them, or than is cleared in the time of a second read.
+    fn cannot_be_kept(&self, n: u64, column: &KeyColumn) -> bool {
+        let bytes = n.saturating_mul(column.spec.width().bytes() as u64);
+        let most = match self.selection.pool.memory_limit() {
+            MemoryLimit::Finite(limit) => limit as u64 / 3 * 2 / self.aggregates.columns.len() as u64,
+            MemoryLimit::Infinite | MemoryLimit::Unknown => u64::MAX,
+        };
+        bytes > most.min(MOST_KEPT)
+    }
+
+    /// How a column is selected while it is read in at most `most` bytes of memory; `None` if its values are better kept.
+    fn plan_column(&self, column: usize, sampled: Sampled, most: usize) -> Result<Option<ReadingColumn>> {
+        let (n, width) = (sampled.values, self.aggregates.columns[column].spec.width());
+        let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), n);
+        let input = self.input;
+        let least = if input.always() { 1 } else { LEAST_SAMPLE };
+        if ranks.is_empty() || sampled.keys.len() < least {
+            return Ok(None);
+        }
+        let partitions = input.partitions();
+        let bytes = |budget: &MemoryBudget| {
+            let cells = if ranks.len() <= FEW_RANKS {
+                FEW_CELLS
+            } else {
+                budget.cells
+            };
+            let collected = (budget.keys + budget.sample) as usize;
+            partitions * (cells * CELL_BYTES + PARTITION_BYTES) + collected * width.bytes() * COLLECTED_BYTES
+        };
+        let budgets = Plan::wanted(n, width, partitions, false).map(|plan| plan.budget);
+        let Some(budget) = budgets.into_iter().find(|budget| bytes(budget) <= most) else {
+            return Ok(None);
+        };
+        let bytes = bytes(&budget);
+        let strategy = WhileReading::try_new(width, n, ranks, sampled.keys, budget)?;
+        let may_be_kept = !self.cannot_be_kept(n, &self.aggregates.columns[column]);
+        if strategy.reads() > 1 && may_be_kept && !input.always() {
+            return Ok(None);
+        }
+        // More than planned, for the rounds after a sample that misled.
+        let memory = RoundMemory::at_most(self.selection.memory.new_empty(), bytes.saturating_mul(2));
+        if most < usize::MAX && memory.set_aside(bytes).is_err() {
+            return Ok(None);
+        }
+        Ok(Some(ReadingColumn { strategy, memory }))
+    }
+
+    /// A sample of each of these columns.
+    async fn sample(&self, columns: &[usize]) -> Result<Vec<Sampled>> {
+        let (input, start) = (self.input, Instant::now());
+        let positions = runs(input.rows(), SAMPLE.min(input.rows().div_ceil(8)));
+        let widths = columns
+            .iter()
+            .map(|column| self.aggregates.columns[*column].spec.width());
+        let (widths, mut tasks) = (widths.collect::<Vec<Width>>(), PartitionTasks::new());
+        for (partition, stream) in input.sample(&positions)?.into_iter().enumerate() {
+            let collected = columns.iter().map(|column| {
+                let column = &self.aggregates.columns[*column];
+                Ok((column.clone(), self.selection.open(column)?))
+            });
+            let scan = self.without_plain(collected.collect::<Result<_>>()?, Count::new())?;
+            let widths = widths.clone();
+            let sorted = async move {
+                let scan = scan.read(stream).await?;
+                let sorted = scan.collected.into_iter().zip(widths);
+                sorted
+                    .map(|(keys, width)| sorted_keys(keys, width))
+                    .collect::<Result<Vec<_>>>()
+            };
+            tasks.spawn(partition, sorted);
+        }
+        let mut keys: Vec<KeyVec> = widths.into_iter().map(KeyVec::new).collect();
+        for sorted in tasks.in_order().await? {
+            keys.iter_mut()
+                .zip(sorted)
+                .try_for_each(|(all, own)| all.append(own))?;
+        }
+        let sampled = keys.into_iter().map(|mut keys| {
+            // Merges the runs of the partitions.
+            keys.sort();
+            let share = u128::from(input.rows()) * keys.len() as u128;
+            Sampled {
+                values: (share / positions.len().max(1) as u128) as u64,
+                keys,
+            }
+        });
+        let sampled = sampled.collect();
+        self.metrics.sampled(start);
+        Ok(sampled)
+    }
+
+    /// A scan of columns without plain aggregates beside them.
+    fn without_plain(
+        &self,
+        collected: Vec<(KeyColumn, CollectedColumn)>,
+        rows: Count,
+    ) -> Result<PartitionScan> {
+        let plain = PlainAccumulators::try_new(&[], self.selection.memory.new_empty())?;
+        Ok(PartitionScan::new(
+            collected,
+            plain,
+            rows,
+            self.metrics.scan_times(),
+        ))
+    }
+
+    /// Finds the order statistics of a column from the answers of all partitions to the first read, and reads again where they do not
+    /// suffice.
+    ///
+    /// # Errors
+    /// Those of reading; an execution error if two reads differ.
+    pub(super) async fn solve(
+        &self,
+        column: usize,
+        answers: Vec<CollectedColumn>,
+        reading: &ReadingColumn,
+    ) -> Result<Solution> {
+        let (seen, reply, leases) = merged(answers)?;
+        let mut reads = Reads {
+            context: self,
+            column: &self.aggregates.columns[column],
+            reading,
+            seen,
+            first: Some(reply),
+            counted: None,
+            leases,
+        };
+        let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), seen.values);
+        let solution = solve_ranks(&mut reads, &reading.strategy, ranks).await?;
+        drop(reads);
+        // Gives the memory back: other columns want it now.
+        reading.memory.set_aside(0)?;
+        Ok(solution)
+    }
+}
+
+/// All keys of a shard, ascending.
+fn sorted_keys(collected: CollectedColumn, width: Width) -> Result<KeyVec> {
+    let CollectedColumn::Keys(mut shard) = collected else {
+        return internal_err!("a sample was not collected as keys");
+    };
+    let all = sample_of_all(shard.len(), shard.len(), width, false);
+    match shard.answer(&all, &Stop::default())? {
+        Reply::Sample { keys, .. } => Ok(keys),
+        _ => internal_err!("a sample was not taken"),
+    }
+}
+
+/// What all partitions saw of a column, their merged answer, and the memory that it takes.
+fn merged(answers: Vec<CollectedColumn>) -> Result<(Seen, Reply, Vec<Lease>)> {
+    let (mut seen, mut merged, mut leases) = (Seen::default(), None, Vec::new());
+    for answer in answers {
+        let CollectedColumn::Answered(answer) = answer else {
+            return internal_err!("values were kept that were to be counted");
+        };
+        seen.add(answer.seen());
+        let (reply, lease) = answer.finish()?;
+        leases.extend(lease);
+        match &mut merged {
+            None => merged = Some(reply),
+            Some(merged) => merged.merge(reply)?,
+        }
+    }
+    let reply = merged.ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
+    Ok((seen, reply, leases))
+}
+
+/// The values of a column, which are read again for every round but the first.
+struct Reads<'a> {
+    context: &'a WhileReadingContext<'a>,
+    column: &'a KeyColumn,
+    reading: &'a ReadingColumn,
+    /// What the first read saw.
+    seen: Seen,
+    /// The answer to the first request.
+    first: Option<Reply>,
+    /// The cells of the last count of all values.
+    counted: Option<Cells>,
+    /// The memory of the keys of the last reply.
+    leases: Vec<Lease>,
+}
+
+impl Reads<'_> {
+    /// Reads the input again for one request.
+    async fn read(&mut self, request: &Request) -> Result<Reply> {
+        self.leases.clear();
+        self.context.metrics.read_again();
+        let mut tasks = PartitionTasks::new();
+        for (partition, stream) in self.context.input.read()?.into_iter().enumerate() {
+            let memory = &self.reading.memory;
+            let answer = scan_answer(&self.column.spec, request, self.counted.as_ref(), memory)?;
+            let collected = vec![(self.column.clone(), CollectedColumn::Answered(answer))];
+            tasks.spawn(
+                partition,
+                self.context.without_plain(collected, Count::new())?.read(stream),
+            );
+        }
+        let answers = tasks
+            .in_order()
+            .await?
+            .into_iter()
+            .flat_map(|scan| scan.collected);
+        let (seen, reply, leases) = merged(answers.collect())?;
+        if seen != self.seen {
+            let column = &self.column;
+            return exec_err!(
+                "{} values of {column} were read first, {} later: {CHANGED}",
+                self.seen.values,
+                seen.values
+            );
+        }
+        self.leases = leases;
+        Ok(reply)
+    }
+}
+
+#[async_trait]
+impl Shards for Reads<'_> {
+    fn width(&self) -> Width {
+        self.column.spec.width()
+    }
+
+    fn population(&self) -> u64 {
+        self.seen.values
+    }
+
+    fn parallelism(&self) -> usize {
+        self.context.input.partitions()
+    }
+
+    fn budget(&self) -> MemoryBudget {
+        self.reading.strategy.budget()
+    }
+
+    async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
+        let reply = match self.first.take() {
+            Some(reply) => reply,
+            None => self.read(&request).await?,
+        };
+        if let Request::Count { cells, within, .. } = request.as_ref()
+            && within.is_all(self.width())
+        {
+            self.counted = Some(cells.clone());
+        }
+        Ok(reply)
+    }
+}

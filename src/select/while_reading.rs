@@ -1,0 +1,177 @@
+//! SampleSelect over an input that can be read again: nothing is kept of a read but what its round collects.
+//!
+//! | ranks | first read | second read |
+//! | --- | --- | --- |
+//! | few | counts around narrow brackets and keeps the keys inside | none, unless the sample misled |
+//! | many, whose brackets fit in memory | counts cells and keeps the keys of those that touch a bracket | none, unless the sample misled |
+//! | many | counts cells | keeps the keys of the cells that hold a rank |
+//!
+//! The request of the first read is made before the number of values is known, from the quantiles of a sample. Its counts prove which
+//! cell holds each rank.
+
+use datafusion::common::{Result, internal_err};
+
+use super::bms::{BUCKETS, extract_or_narrow};
+use super::progress::Progress;
+use super::sample_select::{AroundRank, count_and_keep, first_cells, set_hitters_apart, touching};
+use super::sampled::positions;
+use super::{NextStep, Strategy};
+use crate::cells::{Bracket, Brackets};
+use crate::kernel::round::{Reply, Request};
+use crate::key::{KeyVec, Width};
+use crate::memory::MemoryBudget;
+
+/// Most ranks that are counted by comparisons with the ends of their brackets.
+pub(crate) const FEW_RANKS: usize = 2;
+
+/// The share of the sample, as a divisor, that lies between a bracket and a second edge further out. A rank that its bracket missed by
+/// less is found by one more read.
+const MISSED_SHARE: usize = 32;
+
+/// The rounds of one column whose input is read again for each of them. The first request stands before the first read.
+#[derive(Debug, Clone)]
+pub(crate) struct WhileReading {
+    sample: KeyVec,
+    request: Request,
+    budget: MemoryBudget,
+    /// Reads that are expected.
+    reads: usize,
+}
+
+impl WhileReading {
+    /// The rounds for `ranks` (from 1, ascending, distinct) of about `n` values, of which `sample` is a sorted sample. Each round keeps
+    /// at most the keys and cells of `budget`.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(crate) fn try_new(
+        width: Width,
+        n: u64,
+        ranks: Vec<u64>,
+        sample: KeyVec,
+        budget: MemoryBudget,
+    ) -> Result<Self> {
+        let mut progress = Progress::try_new(width, n, ranks)?;
+        progress.budget = budget;
+        let request = if progress.ranks().len() <= FEW_RANKS {
+            around_few(&progress, &sample)?
+        } else {
+            around_many(&progress, &sample)?
+        };
+        let kept = kept(&request, &sample, &progress);
+        let request = match request {
+            Request::Count { cells, within, .. } if kept > budget.keys => Request::Count {
+                cells,
+                within,
+                keep: Vec::new(),
+            },
+            request => request,
+        };
+        Ok(Self {
+            reads: if kept > budget.keys { 2 } else { 1 },
+            sample,
+            request,
+            budget,
+        })
+    }
+
+    /// The request of the first read.
+    pub(crate) fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// What the rounds may collect.
+    pub(crate) fn budget(&self) -> MemoryBudget {
+        self.budget
+    }
+
+    /// Reads of the input that are expected.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads
+    }
+}
+
+/// The count around a bracket for each of a few ranks, which keeps the keys inside.
+fn around_few(progress: &Progress, sample: &KeyVec) -> Result<Request> {
+    let (n, width) = (progress.population(), progress.width());
+    let further = sample.len() / MISSED_SHARE;
+    let (mut cuts, mut inside) = (Vec::new(), Vec::new());
+    for rank in progress.ranks() {
+        let around = AroundRank::new(*rank, n, sample, 0);
+        inside.push(around.bracket(width));
+        cuts.extend(around.cuts(sample, width));
+        let outer = AroundRank::new(*rank, n, sample, further).bracket(width);
+        cuts.extend(
+            [outer.first, outer.last]
+                .into_iter()
+                .filter(|end| *end > 0 && *end < width.max_key()),
+        );
+    }
+    count_and_keep(progress, cuts, &inside, Brackets::all(width))
+}
+
+/// The count of all cells, which keeps the keys of those that touch a rank's bracket.
+fn around_many(progress: &Progress, sample: &KeyVec) -> Result<Request> {
+    let (n, width) = (progress.population(), progress.width());
+    let cells = first_cells(progress, sample)?;
+    let inside: Vec<Bracket> = progress
+        .ranks()
+        .iter()
+        .map(|rank| AroundRank::new(*rank, n, sample, 0).bracket(width))
+        .collect();
+    Ok(Request::Count {
+        keep: touching(&cells, &inside, width),
+        cells,
+        within: Brackets::all(width),
+    })
+}
+
+/// Values that a count keeps, by a sorted sample: a quarter more than expected, to be safe.
+fn kept(request: &Request, sample: &KeyVec, progress: &Progress) -> u64 {
+    let Request::Count { cells, keep, .. } = request else {
+        return 0;
+    };
+    let ranges = keep
+        .iter()
+        .filter_map(|cell| cells.range(*cell, progress.width()));
+    let sampled: usize = ranges.map(|range| positions(sample, &range).len()).sum();
+    let kept = u128::from(progress.population()) * sampled as u128 / sample.len().max(1) as u128;
+    (kept + kept / 4) as u64
+}
+
+/// The step after a read: the end, or another read that extracts the candidates, or counts them in smaller cells if they are too many.
+fn after_read(mut progress: Progress) -> Result<NextStep> {
+    if progress.is_done() {
+        return Ok(NextStep::Done(progress));
+    }
+    if !progress.fits()
+        && let Some(request) = set_hitters_apart(&progress)?
+    {
+        progress.sample = None;
+        return Ok(NextStep::Round(progress, request));
+    }
+    extract_or_narrow(progress, BUCKETS)
+}
+
+impl Strategy for WhileReading {
+    fn label(&self) -> &'static str {
+        "sample_select (while reading)"
+    }
+
+    fn begin(&self, mut progress: Progress) -> Result<NextStep> {
+        progress.sample = Some(self.sample.clone());
+        Ok(NextStep::Round(progress, self.request.clone()))
+    }
+
+    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<NextStep> {
+        progress.rounds += 1;
+        match (asked, reply) {
+            (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
+                progress.narrow(cells, &counts, keep, kept)?;
+            }
+            (Request::Extract { .. }, Reply::Extracted(kept)) => progress.extracted(kept)?,
+            (asked, _) => return internal_err!("a reply that does not answer {}", asked.name()),
+        }
+        after_read(progress)
+    }
+}
