@@ -18,6 +18,7 @@ mod collected;
 #[cfg(feature = "cuda")]
 mod device_shards;
 mod expressions;
+mod extents;
 mod files;
 mod give_way;
 mod group_engine;
@@ -44,6 +45,8 @@ mod scan;
 mod selection;
 mod sort_limit;
 pub mod staged;
+#[cfg(feature = "parquet")]
+mod statistics;
 mod while_reading;
 mod window;
 #[cfg(feature = "ballista")]

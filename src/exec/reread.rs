@@ -1,6 +1,7 @@
 //! Inputs that can be read again with the same rows: plain scans of Parquet files and of tables in memory, with filters and projections
 //! over them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::record_batch::RecordBatch;
@@ -8,6 +9,8 @@ use datafusion::common::Result;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
@@ -16,13 +19,18 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, ExecutionPlan, ExecutionPlanProperties, ReplaceChildrenOptions,
+    ChildrenPropertiesMode, EmptyRecordBatchStream, ExecutionPlan, ExecutionPlanProperties,
+    ReplaceChildrenOptions,
 };
 
+use super::extents::Extents;
 #[cfg(feature = "parquet")]
 use super::row_source::RowSource;
+#[cfg(feature = "parquet")]
+use super::statistics;
 use crate::config::ReadAgain;
 use crate::kernel::cpu::sample::mix;
+use crate::key::KeySpec;
 
 /// An input that can be read again.
 #[derive(Debug, Clone)]
@@ -66,39 +74,35 @@ impl Leaf<'_> {
         }
     }
 
-    /// A scan of the rows of these ascending positions only, in up to `threads` partitions.
-    fn sampled(&self, positions: &[u64], threads: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    /// A scan of the rows in these ascending ranges of positions only, in up to `threads` partitions.
+    fn of_positions(&self, ranges: &[Range<u64>], threads: usize) -> Result<Arc<dyn ExecutionPlan>> {
         match self {
             Leaf::Memory(memory) => {
-                let each = positions.len().div_ceil(threads.max(1)).max(1);
-                let groups = positions.chunks(each);
-                let partitions: Vec<_> = groups.map(|positions| slices(memory, positions)).collect();
+                let each = ranges.len().div_ceil(threads.max(1)).max(1);
+                let partitions: Vec<_> = ranges.chunks(each).map(|ranges| slices(memory, ranges)).collect();
                 let projection = memory.projection().clone();
                 let schema = memory.original_schema();
                 Ok(MemorySourceConfig::try_new_exec(&partitions, schema, projection)?)
             }
             #[cfg(feature = "parquet")]
-            Leaf::Parquet(rows) => rows.sampled(positions, threads),
+            Leaf::Parquet(rows) => rows.of_positions(ranges, threads),
         }
     }
 }
 
-/// The rows of these ascending positions, as slices of the batches that hold them.
-fn slices(memory: &MemorySourceConfig, positions: &[u64]) -> Vec<RecordBatch> {
-    let runs = positions.chunk_by(|at, next| at + 1 == *next);
-    let mut runs = runs.filter_map(|run| Some((*run.first()?, run.len() as u64)));
+/// The rows in these ascending ranges of positions, as slices of the batches that hold them.
+fn slices(memory: &MemorySourceConfig, ranges: &[Range<u64>]) -> Vec<RecordBatch> {
     let (mut slices, mut first) = (Vec::new(), 0);
-    let mut run = runs.next();
+    let mut ranges = ranges.iter().peekable();
     for batch in memory.partitions().iter().flatten() {
         let next = first + batch.num_rows() as u64;
-        while let Some((at, len)) = run.filter(|(at, _)| *at < next) {
-            let own = len.min(next - at);
-            slices.push(batch.slice((at - first) as usize, own as usize));
-            run = if own < len {
-                Some((next, len - own))
-            } else {
-                runs.next()
-            };
+        while let Some(range) = ranges.peek().filter(|range| range.start < next) {
+            let (start, end) = (range.start.max(first), range.end.min(next));
+            slices.push(batch.slice((start - first) as usize, (end - start) as usize));
+            if range.end > next {
+                break;
+            }
+            ranges.next();
         }
         first = next;
     }
@@ -171,13 +175,53 @@ impl RereadableInput {
         self.executed(&reset_plan_states(Arc::clone(&self.plan))?)
     }
 
-    /// Reads the rows of these ascending positions of the scan.
+    /// Reads the rows in these ascending ranges of positions of the scan.
     ///
     /// # Errors
     /// DataFusion's.
-    pub(super) fn sample(&self, positions: &[u64]) -> Result<Vec<SendableRecordBatchStream>> {
+    pub(super) fn read_rows(&self, ranges: &[Range<u64>]) -> Result<Vec<SendableRecordBatchStream>> {
+        if ranges.is_empty() {
+            return Ok(vec![Box::pin(EmptyRecordBatchStream::new(self.plan.schema()))]);
+        }
         let threads = self.context.session_config().target_partitions();
-        self.executed(&sampled(&self.plan, positions, threads)?)
+        self.executed(&of_positions(&self.plan, ranges, threads)?)
+    }
+
+    /// What statistics say of the values of `argument`, a column of the input. `None` if it is computed or filtered, or its source keeps no
+    /// statistics that bound all values.
+    ///
+    /// # Errors
+    /// Those of reading the metadata of files.
+    pub(super) async fn extents(
+        &self,
+        argument: &Arc<dyn PhysicalExpr>,
+        spec: &KeySpec,
+    ) -> Result<Option<Extents>> {
+        let (mut node, mut argument) = (&self.plan, Arc::clone(argument));
+        while let Some(input) = repeats(node) {
+            if node.is::<FilterExec>() {
+                return Ok(None);
+            }
+            if let Some(projection) = node.downcast_ref::<ProjectionExec>() {
+                let Some(column) = argument.downcast_ref::<Column>() else {
+                    return Ok(None);
+                };
+                argument = Arc::clone(&projection.expr()[column.index()].expr);
+            }
+            node = input;
+        }
+        match Leaf::of(node.as_ref()) {
+            #[cfg(feature = "parquet")]
+            Some(Leaf::Parquet(rows)) if statistics::are_trusted(spec.data_type()) => {
+                match rows.plain_column(&argument) {
+                    Some(name) => statistics::extents(&rows, &name, spec, &self.context)
+                        .await
+                        .map(Some),
+                    None => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
     }
 
     fn executed(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<SendableRecordBatchStream>> {
@@ -188,30 +232,29 @@ impl RereadableInput {
     }
 }
 
-/// The plan over the rows of these positions only.
-fn sampled(
+/// The plan over the rows in these ranges of positions only.
+fn of_positions(
     plan: &Arc<dyn ExecutionPlan>,
-    positions: &[u64],
+    ranges: &[Range<u64>],
     threads: usize,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     if let Some(leaf) = Leaf::of(plan.as_ref()) {
-        return leaf.sampled(positions, threads);
+        return leaf.of_positions(ranges, threads);
     }
     let children = plan.children().into_iter();
-    let children = children.map(|child| sampled(child, positions, threads));
+    let children = children.map(|child| of_positions(child, ranges, threads));
     let children = children.collect::<Result<_>>()?;
-    Arc::clone(plan).replace_children(
-        children,
-        ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-    )
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    Arc::clone(plan).replace_children(children, options)
 }
 
 /// Runs of a sample. Neighbours in a table resemble each other, so that many short runs are better than few long ones; but each run
 /// costs the decoding of a page, and of the dictionary of its row group.
 const RUNS: u64 = 32;
 
-/// Ascending positions among `rows` rows: in each of [`RUNS`] equal stripes a run at a random place, together about `size` positions.
-pub(super) fn runs(rows: u64, size: u64) -> Vec<u64> {
+/// Ascending ranges of positions among `rows` rows: in each of [`RUNS`] equal stripes a run at a random place, together about `size`
+/// positions.
+pub(super) fn runs(rows: u64, size: u64) -> Vec<Range<u64>> {
     let stripes = RUNS.min(rows);
     let start = |stripe: u64| (u128::from(rows) * u128::from(stripe) / u128::from(stripes.max(1))) as u64;
     let length = size.div_ceil(stripes.max(1));
@@ -221,5 +264,35 @@ pub(super) fn runs(rows: u64, size: u64) -> Vec<u64> {
         let at = from + mix(stripe) % (to - from - length + 1);
         at..at + length
     };
-    (0..stripes).flat_map(run).collect()
+    (0..stripes).map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_ascend_and_lie_among_the_rows() {
+        for (rows, size) in [
+            (0, 0),
+            (1, 1),
+            (5, 3),
+            (31, 31),
+            (1000, 100),
+            (1000, 1000),
+            (1 << 40, 1 << 16),
+        ] {
+            let runs = runs(rows, size);
+            assert!(
+                runs.windows(2).all(|pair| pair[0].end <= pair[1].start),
+                "{runs:?}"
+            );
+            assert!(runs.iter().all(|run| run.end <= rows), "{runs:?}");
+            let sampled: u64 = runs.iter().map(|run| run.end - run.start).sum();
+            assert!(
+                sampled >= size.min(rows) / 2 && sampled <= size + RUNS,
+                "{sampled} of {size}"
+            );
+        }
+    }
 }

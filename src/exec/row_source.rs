@@ -133,39 +133,95 @@ impl RowSource {
         let all = parquet.with_predicate(lit(true));
         let columns: Vec<usize> = (0..schema.fields().len()).collect();
         let source = self.projected(&all, schema, &columns)?;
-        self.of_rows(source, numbers, threads)
+        let each = numbers.len().div_ceil(threads.max(1)).max(1);
+        let groups = numbers.chunks(each).map(|numbers| {
+            let rows = numbers.iter().map(|number| {
+                let row = (number & ((1 << ROW_BITS) - 1)) as usize;
+                ((number >> ROW_BITS) as usize, row..row + 1)
+            });
+            self.selected(&rows.collect::<Vec<_>>())
+        });
+        self.of_groups(source, groups.collect::<Result<_>>()?)
     }
 
-    /// The scan itself, of the rows of these ascending positions among all rows only, in up to `threads` partitions.
+    /// The scan itself, of the rows in these ascending ranges of positions among all rows only, in up to `threads` partitions.
     ///
     /// # Errors
     /// As for [`Self::numbered`].
-    pub(super) fn sampled(&self, positions: &[u64], threads: usize) -> Result<Arc<dyn ExecutionPlan>> {
-        let (mut numbers, mut positions) = (Vec::with_capacity(positions.len()), positions.iter().peekable());
-        let mut first = 0;
-        for (index, file) in self.files.iter().enumerate() {
-            let next = first + file.rows as u64;
-            while let Some(position) = positions.next_if(|position| **position < next) {
-                numbers.push((index as u64) << ROW_BITS | (position - first));
-            }
-            first = next;
-        }
-        self.of_rows(Arc::clone(&self.config.file_source), &numbers, threads)
-    }
-
-    /// A scan by `source` of the rows of these ascending numbers, in up to `threads` partitions.
-    fn of_rows(
+    pub(super) fn of_positions(
         &self,
-        source: Arc<dyn FileSource>,
-        numbers: &[u64],
+        ranges: &[Range<u64>],
         threads: usize,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let each = numbers.len().div_ceil(threads.max(1)).max(1);
-        let groups = numbers.chunks(each).map(|numbers| self.selected(numbers));
+        let rows: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let each = rows.div_ceil(threads.max(1) as u64).max(1);
+        let (mut groups, mut group, mut free) = (Vec::new(), Vec::new(), each);
+        for (index, (first, file)) in self.positioned().enumerate() {
+            let own = first..first + file.rows as u64;
+            for range in ranges
+                .iter()
+                .filter(|range| range.start < own.end && own.start < range.end)
+            {
+                let (mut start, end) = (range.start.max(own.start), range.end.min(own.end));
+                while start < end {
+                    let part = start..end.min(start + free);
+                    free -= part.end - part.start;
+                    start = part.end;
+                    group.push((index, (part.start - first) as usize..(part.end - first) as usize));
+                    if free == 0 {
+                        groups.push(std::mem::take(&mut group));
+                        free = each;
+                    }
+                }
+            }
+        }
+        groups.push(group);
+        let groups = groups.iter().filter(|group| !group.is_empty());
+        let groups = groups.map(|group| self.selected(group)).collect::<Result<_>>()?;
+        self.of_groups(Arc::clone(&self.config.file_source), groups)
+    }
+
+    /// The files, each with the position of its first row among all rows.
+    fn positioned(&self) -> impl Iterator<Item = (u64, &NumberedFile)> {
+        self.files.iter().scan(0, |next, file| {
+            let first = *next;
+            *next += file.rows as u64;
+            Some((first, file))
+        })
+    }
+
+    /// The files that are read, each with the position of its first row among all rows.
+    pub(super) fn files(&self) -> impl Iterator<Item = (u64, &PartitionedFile)> {
+        self.positioned().map(|(first, file)| (first, &file.file))
+    }
+
+    /// The name in the files of the column that `argument` is in the scan's output. `None` if it is computed, or rows are filtered.
+    pub(super) fn plain_column(&self, argument: &Arc<dyn PhysicalExpr>) -> Option<String> {
+        let source = &self.config.file_source;
+        let projected = source
+            .projection()?
+            .iter()
+            .nth(argument.downcast_ref::<Column>()?.index())?;
+        let column = projected.expr.downcast_ref::<Column>()?;
+        let is_in_files = self.config.file_schema().index_of(column.name()).is_ok();
+        (source.filter().is_none() && is_in_files).then(|| column.name().to_owned())
+    }
+
+    /// The scan's configuration.
+    pub(super) fn config(&self) -> &FileScanConfig {
+        &self.config
+    }
+
+    /// A scan of these files by `source`, one partition for each group.
+    fn of_groups(
+        &self,
+        source: Arc<dyn FileSource>,
+        groups: Vec<FileGroup>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let builder = FileScanConfigBuilder::from(self.config.clone())
             .with_source(source)
             .with_output_partitioning(None)
-            .with_file_groups(groups.collect::<Result<_>>()?);
+            .with_file_groups(groups);
         Ok(DataSourceExec::from_data_source(builder.build()))
     }
 
@@ -231,28 +287,28 @@ impl RowSource {
         })
     }
 
-    /// The files of the rows of these ascending numbers, each with a selection of its rows.
-    fn selected(&self, numbers: &[u64]) -> Result<FileGroup> {
+    /// The files of these rows, each with a selection of its rows: ascending pairs of a file's index and a range of its rows.
+    fn selected(&self, rows: &[(usize, Range<usize>)]) -> Result<FileGroup> {
         let mut files = Vec::new();
-        for numbers in numbers.chunk_by(|a, b| a >> ROW_BITS == b >> ROW_BITS) {
-            let index = numbers.first().map_or(0, |number| number >> ROW_BITS) as usize;
+        for own in rows.chunk_by(|a, b| a.0 == b.0) {
+            let index = own.first().map_or(0, |(index, _)| *index);
             let Some(NumberedFile { file, rows, .. }) = self.files.get(index) else {
                 return internal_err!("file {index} of {}", self.files.len());
             };
             let (mut selectors, mut at): (Vec<RowSelector>, usize) = (Vec::new(), 0);
-            for number in numbers {
-                let row = (number & ((1 << ROW_BITS) - 1)) as usize;
-                if row < at || row >= *rows {
+            for (_, range) in own {
+                let (row, count) = (range.start, range.len());
+                if row < at || range.end > *rows {
                     return exec_err!("row {row} of {}, which had {rows} rows: {CHANGED}", file.path());
                 }
                 match selectors.last_mut() {
-                    Some(last) if row == at && !last.skip => last.row_count += 1,
+                    Some(last) if row == at && !last.skip => last.row_count += count,
                     _ => {
                         selectors.push(RowSelector::skip(row - at));
-                        selectors.push(RowSelector::select(1));
+                        selectors.push(RowSelector::select(count));
                     }
                 }
-                at = row + 1;
+                at = range.end;
             }
             selectors.push(RowSelector::skip(rows - at));
             let selection = ParquetRowSelection::new(RowSelection::from(selectors));

@@ -56,6 +56,14 @@ impl QuantilesExecution {
             Some(reading) => reading.plan().await?,
             None => self.aggregates.columns.iter().map(|_| None).collect(),
         };
+        let rows = while_reading
+            .iter()
+            .flatten()
+            .find_map(ReadingColumn::rows_to_read);
+        let streams = match (&reading, rows) {
+            (Some(reading), Some(rows)) => reading.input.read_rows(rows)?,
+            _ => streams,
+        };
         let scans = self.scan(streams, &while_reading).await?;
         let mut columns = Columns::new();
         columns.resize_with(self.aggregates.columns.len(), Vec::new);

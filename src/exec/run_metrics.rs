@@ -29,7 +29,7 @@ pub(super) struct RunMetrics {
     scan_time: Time,
     /// Elapsed time of the rounds.
     pub(super) select_time: Time,
-    /// Complete reads of the input.
+    /// Reads of the input, without that of a sample.
     input_reads: Count,
 }
 
@@ -80,7 +80,14 @@ impl RunMetrics {
             .add_elapsed(start);
     }
 
-    /// Notes another read of the whole input.
+    /// Adds rows that a read left out, because their statistics answered for them.
+    pub(super) fn rows_left_out(&self, rows: u64) {
+        if rows > 0 {
+            self.count("rows_left_out".to_owned(), rows as usize);
+        }
+    }
+
+    /// Notes another read of the input.
     pub(super) fn read_again(&self) {
         self.input_reads.add(1);
     }

@@ -6,6 +6,7 @@
 //!                                                                                          └─ read again: extract the rest
 //! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use datafusion::physical_plan::metrics::Count;
 
 use super::aggregate::{Aggregates, KeyColumn};
 use super::collected::CollectedColumn;
+use super::extents::{Extents, Reading};
 use super::files::CHANGED;
 use super::plain::PlainAccumulators;
 use super::reread::{RereadableInput, runs};
@@ -27,7 +29,7 @@ use crate::kernel::cpu::scan_answer::{ScanAnswer, Seen, scan_answer};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyVec, Width};
 use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
-use crate::select::choose::{KEPT_SHARE, Plan, brackets_share};
+use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, brackets_share, table_cells};
 use crate::select::requests::sample_of_all;
 use crate::select::while_reading::{FEW_RANKS, WhileReading};
 use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
@@ -42,14 +44,17 @@ const SAMPLE: u64 = 1 << 16;
 /// Sampled values below which brackets would be too wide.
 const LEAST_SAMPLE: usize = 1 << 12;
 
+/// The share of the values, as a divisor, that may have to be read by what is known of them, so that no sample is taken.
+const MOST_READ_SHARE: u64 = 8;
+
 /// Bytes of keys above which they are not kept, even if the input is read twice instead: new pages cost more than a second read.
 const MOST_KEPT: u64 = 1 << 30;
 
-/// Bytes of working memory of one partition, besides those for its cells.
-const PARTITION_BYTES: usize = 640 << 10;
+/// Bytes of working memory of one partition, besides those for its cells: counters, the lists of all cells, and blocks of keys.
+const PARTITION_BYTES: usize = 768 << 10;
 
-/// Bytes for a cell in one partition: its counter, its share of the cell function, its list, and its count in a reply.
-const CELL_BYTES: usize = 56;
+/// Bytes for a cell in one partition: the sum of its counters, its count in the reply, and the list of its keys.
+const CELL_BYTES: usize = 40;
 
 /// Cells of a count around few ranks.
 const FEW_CELLS: usize = 16;
@@ -59,9 +64,18 @@ pub(super) struct ReadingColumn {
     strategy: WhileReading,
     /// Memory of the reads.
     memory: Arc<RoundMemory>,
+    /// What is known of the column without reading it.
+    extents: Option<Extents>,
+    /// What the first read has to read; `None`: all rows.
+    first: Option<Reading>,
 }
 
 impl ReadingColumn {
+    /// Ranges of rows to read first; `None`: all rows.
+    pub(super) fn rows_to_read(&self) -> Option<&[Range<u64>]> {
+        self.first.as_ref().map(|first| first.rows.as_slice())
+    }
+
     /// The answer of one partition to the request of the first read, before the first value.
     pub(super) fn first_answer(&self, column: &KeyColumn) -> Result<Box<dyn ScanAnswer>> {
         scan_answer(&column.spec, self.strategy.request(), None, &self.memory)
@@ -93,27 +107,72 @@ impl WhileReadingContext<'_> {
     /// Those of reading a sample.
     pub(super) async fn plan(&self) -> Result<Vec<Option<ReadingColumn>>> {
         let mut planned: Vec<Option<ReadingColumn>> = self.aggregates.columns.iter().map(|_| None).collect();
-        let columns = self.columns.iter().copied();
-        let columns: Vec<usize> = columns.filter(|column| self.is_worth_a_sample(*column)).collect();
-        if columns.is_empty() {
-            return Ok(planned);
-        }
         let most = match self.selection.pool.memory_limit() {
+            _ if self.columns.is_empty() || self.input.rows() < LEAST_ROWS && !self.input.always() => {
+                return Ok(planned);
+            }
             MemoryLimit::Infinite => usize::MAX,
-            MemoryLimit::Finite(limit) => limit / 3 / columns.len(),
+            MemoryLimit::Finite(limit) => limit / 3 / self.columns.len(),
             MemoryLimit::Unknown => return Ok(planned),
         };
-        for (column, sampled) in columns.iter().zip(self.sample(&columns).await?) {
-            planned[*column] = self.plan_column(*column, sampled, most)?;
+        let extents = self.extents().await?;
+        if let Some(extents) = &extents
+            && let Some(proved) = self.plan_proved(extents, most)?
+        {
+            planned[0] = Some(proved);
+        } else {
+            let columns = self.columns.iter().copied();
+            let columns: Vec<usize> = columns.filter(|column| self.is_worth_a_sample(*column)).collect();
+            if !columns.is_empty() {
+                for (column, sampled) in columns.iter().zip(self.sample(&columns).await?) {
+                    planned[*column] = self.plan_column(*column, sampled, most)?;
+                }
+            }
+        }
+        if let (Some(extents), [Some(reading)]) = (extents, planned.as_mut_slice()) {
+            let first = extents.reading(reading.strategy.request());
+            self.metrics.rows_left_out(first.rows_left_out);
+            reading.first = (first.rows_left_out > 0).then_some(first);
+            reading.extents = Some(extents);
         }
         Ok(planned)
+    }
+
+    /// What is known of the only column without reading it. `None` if there are other columns, or plain aggregates, that read all rows.
+    async fn extents(&self) -> Result<Option<Extents>> {
+        match self.aggregates.columns.as_slice() {
+            [column] if self.aggregates.plain.is_empty() && column.filter.is_none() => {
+                self.input.extents(&column.argument, &column.spec).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// How the only column is selected by what is known of it, without a sample. `None` if that leaves many rows to read.
+    fn plan_proved(&self, extents: &Extents, most: usize) -> Result<Option<ReadingColumn>> {
+        let Some(n) = extents.values() else {
+            return Ok(None);
+        };
+        let width = self.aggregates.columns[0].spec.width();
+        let ranks = wanted_ranks(&self.aggregates.quantile_specs(0), n);
+        let (Some(brackets), Some((budget, bytes))) =
+            (extents.brackets(&ranks), self.budget(n, &ranks, width, most))
+        else {
+            return Ok(None);
+        };
+        let inside = extents.values_touching(&brackets);
+        if ranks.is_empty() || inside > n / MOST_READ_SHARE {
+            return Ok(None);
+        }
+        let strategy = WhileReading::proved(width, n, ranks, &brackets, inside, budget)?;
+        self.reading_column(strategy, bytes, most)
     }
 
     /// Whether a sample is worth its time: the input is large, and one read is likely to suffice, or two are better than to keep it.
     fn is_worth_a_sample(&self, column: usize) -> bool {
         let (of, n) = (&self.aggregates.columns[column], self.input.rows());
-        if self.input.always() || n < LEAST_ROWS {
-            return self.input.always();
+        if self.input.always() {
+            return true;
         }
         let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), n);
         let kept = brackets_share(n, &ranks, SAMPLE) * n as f64;
@@ -139,43 +198,76 @@ impl WhileReadingContext<'_> {
         if ranks.is_empty() || sampled.keys.len() < least {
             return Ok(None);
         }
-        let partitions = input.partitions();
-        let bytes = |budget: &MemoryBudget| {
-            let cells = if ranks.len() <= FEW_RANKS {
-                FEW_CELLS
-            } else {
-                budget.cells
-            };
-            let collected = (budget.keys + budget.sample) as usize;
-            partitions * (cells * CELL_BYTES + PARTITION_BYTES) + collected * width.bytes() * COLLECTED_BYTES
-        };
-        let budgets = Plan::wanted(n, width, partitions, false).map(|plan| plan.budget);
-        let Some(budget) = budgets.into_iter().find(|budget| bytes(budget) <= most) else {
+        let Some((budget, bytes)) = self.budget(n, &ranks, width, most) else {
             return Ok(None);
         };
-        let bytes = bytes(&budget);
         let strategy = WhileReading::try_new(width, n, ranks, sampled.keys, budget)?;
         let may_be_kept = !self.cannot_be_kept(n, &self.aggregates.columns[column]);
         if strategy.reads() > 1 && may_be_kept && !input.always() {
             return Ok(None);
         }
+        self.reading_column(strategy, bytes, most)
+    }
+
+    /// A column whose reads take `bytes` bytes. `None` if memory has the limit `most`, and is refused.
+    fn reading_column(
+        &self,
+        strategy: WhileReading,
+        bytes: usize,
+        most: usize,
+    ) -> Result<Option<ReadingColumn>> {
         // More than planned, for the rounds after a sample that misled.
         let memory = RoundMemory::at_most(self.selection.memory.new_empty(), bytes.saturating_mul(2));
         if most < usize::MAX && memory.set_aside(bytes).is_err() {
             return Ok(None);
         }
-        Ok(Some(ReadingColumn { strategy, memory }))
+        Ok(Some(ReadingColumn {
+            strategy,
+            memory,
+            extents: None,
+            first: None,
+        }))
+    }
+
+    /// What the reads for `ranks` of `n` values may collect in at most `most` bytes, and the bytes that this takes. `None` if more reads
+    /// would follow from so little memory.
+    fn budget(&self, n: u64, ranks: &[u64], width: Width, most: usize) -> Option<(MemoryBudget, usize)> {
+        let is_few = ranks.len() <= FEW_RANKS;
+        let key_bytes = width.bytes() * COLLECTED_BYTES;
+        let budgets = (0..4).filter_map(|halvings| {
+            let cells = (table_cells(n) + TABLE_EXTRA) >> halvings;
+            let counted = if is_few { FEW_CELLS } else { cells };
+            let fixed = self.input.partitions() * (counted * CELL_BYTES + PARTITION_BYTES)
+                + SAMPLE as usize * key_bytes;
+            let wanted = (n / KEPT_SHARE).max(1 << 17).min(n);
+            let keys = wanted.min(most.checked_sub(fixed)? as u64 / key_bytes as u64);
+            let expected = if is_few {
+                brackets_share(n, ranks, SAMPLE) * n as f64 * 1.25
+            } else {
+                // Cells differ in the number of their values.
+                2.0 * ranks.len() as f64 * n as f64 / cells as f64
+            };
+            let budget = MemoryBudget {
+                cells,
+                sample: SAMPLE,
+                keys,
+            };
+            let suffices = keys as f64 >= expected.min(wanted as f64);
+            (suffices || self.input.always()).then_some((budget, fixed + keys as usize * key_bytes))
+        });
+        budgets.into_iter().next()
     }
 
     /// A sample of each of these columns.
     async fn sample(&self, columns: &[usize]) -> Result<Vec<Sampled>> {
         let (input, start) = (self.input, Instant::now());
-        let positions = runs(input.rows(), SAMPLE.min(input.rows().div_ceil(8)));
+        let runs = runs(input.rows(), SAMPLE.min(input.rows().div_ceil(8)));
+        let sampled_rows: u64 = runs.iter().map(|run| run.end - run.start).sum();
         let widths = columns
             .iter()
             .map(|column| self.aggregates.columns[*column].spec.width());
         let (widths, mut tasks) = (widths.collect::<Vec<Width>>(), PartitionTasks::new());
-        for (partition, stream) in input.sample(&positions)?.into_iter().enumerate() {
+        for (partition, stream) in input.read_rows(&runs)?.into_iter().enumerate() {
             let collected = columns.iter().map(|column| {
                 let column = &self.aggregates.columns[*column];
                 Ok((column.clone(), self.selection.open(column)?))
@@ -202,7 +294,7 @@ impl WhileReadingContext<'_> {
             keys.sort();
             let share = u128::from(input.rows()) * keys.len() as u128;
             Sampled {
-                values: (share / positions.len().max(1) as u128) as u64,
+                values: (share / u128::from(sampled_rows.max(1))) as u64,
                 keys,
             }
         });
@@ -237,7 +329,11 @@ impl WhileReadingContext<'_> {
         answers: Vec<CollectedColumn>,
         reading: &ReadingColumn,
     ) -> Result<Solution> {
-        let (seen, reply, leases) = merged(answers)?;
+        let (mut seen, mut reply, leases) = merged(answers)?;
+        if let Some(first) = &reading.first {
+            first.add_to(&mut reply)?;
+            seen.values += first.values;
+        }
         let mut reads = Reads {
             context: self,
             column: &self.aggregates.columns[column],
@@ -270,7 +366,7 @@ fn sorted_keys(collected: CollectedColumn, width: Width) -> Result<KeyVec> {
 
 /// What all partitions saw of a column, their merged answer, and the memory that it takes.
 fn merged(answers: Vec<CollectedColumn>) -> Result<(Seen, Reply, Vec<Lease>)> {
-    let (mut seen, mut merged, mut leases) = (Seen::default(), None, Vec::new());
+    let (mut seen, mut replies, mut leases) = (Seen::default(), Vec::new(), Vec::new());
     for answer in answers {
         let CollectedColumn::Answered(answer) = answer else {
             return internal_err!("values were kept that were to be counted");
@@ -278,12 +374,10 @@ fn merged(answers: Vec<CollectedColumn>) -> Result<(Seen, Reply, Vec<Lease>)> {
         seen.add(answer.seen());
         let (reply, lease) = answer.finish()?;
         leases.extend(lease);
-        match &mut merged {
-            None => merged = Some(reply),
-            Some(merged) => merged.merge(reply)?,
-        }
+        replies.push(reply);
     }
-    let reply = merged.ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
+    let reply = Reply::merged(replies)?;
+    let reply = reply.ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
     Ok((seen, reply, leases))
 }
 
@@ -308,7 +402,20 @@ impl Reads<'_> {
         self.leases.clear();
         self.context.metrics.read_again();
         let mut tasks = PartitionTasks::new();
-        for (partition, stream) in self.context.input.read()?.into_iter().enumerate() {
+        let reading = self
+            .reading
+            .extents
+            .as_ref()
+            .map(|extents| extents.reading(request));
+        let reading = reading.filter(|reading| reading.rows_left_out > 0);
+        let streams = match &reading {
+            Some(reading) => {
+                self.context.metrics.rows_left_out(reading.rows_left_out);
+                self.context.input.read_rows(&reading.rows)?
+            }
+            None => self.context.input.read()?,
+        };
+        for (partition, stream) in streams.into_iter().enumerate() {
             let memory = &self.reading.memory;
             let answer = scan_answer(&self.column.spec, request, self.counted.as_ref(), memory)?;
             let collected = vec![(self.column.clone(), CollectedColumn::Answered(answer))];
@@ -322,8 +429,14 @@ impl Reads<'_> {
             .await?
             .into_iter()
             .flat_map(|scan| scan.collected);
-        let (seen, reply, leases) = merged(answers.collect())?;
-        if seen != self.seen {
+        let (mut seen, mut reply, leases) = merged(answers.collect())?;
+        if let Some(reading) = &reading {
+            reading.add_to(&mut reply)?;
+            seen.values += reading.values;
+        }
+        // Sums of all values can be compared only where all were read.
+        let all_read = reading.is_none() && self.reading.first.is_none();
+        if seen.values != self.seen.values || all_read && seen != self.seen {
             let column = &self.column;
             return exec_err!(
                 "{} values of {column} were read first, {} later: {CHANGED}",

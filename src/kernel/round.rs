@@ -102,6 +102,35 @@ impl Reply {
             Reply::Extracted(kept) => keys(kept),
         }
     }
+
+    /// The merged answers of several shards to the same request; `None` if there are none.
+    ///
+    /// # Errors
+    /// Those of [`Self::merge`].
+    pub fn merged(mut replies: Vec<Reply>) -> Result<Option<Reply>> {
+        let others = replies.split_off(replies.len().min(1));
+        let Some(mut merged) = replies.pop() else {
+            return Ok(None);
+        };
+        if let Reply::Counts { kept, .. } | Reply::Extracted(kept) = &mut merged {
+            // Room for all others at once: each merge would move the keys again.
+            for (list, keys) in kept.iter_mut().enumerate() {
+                let more = others.iter().filter_map(|other| other.kept()?.get(list));
+                keys.reserve(more.map(KeyVec::len).sum());
+            }
+        }
+        others.into_iter().try_for_each(|other| merged.merge(other))?;
+        Ok(Some(merged))
+    }
+
+    /// The keys of each kept cell or bracket.
+    fn kept(&self) -> Option<&[KeyVec]> {
+        match self {
+            Reply::Counts { kept, .. } | Reply::Extracted(kept) => Some(kept),
+            Reply::Sample { .. } | Reply::Sketch(_) => None,
+        }
+    }
+
     /// Adds another shard's answer to the same request.
     ///
     /// # Errors

@@ -97,6 +97,11 @@ impl KeyVec {
         (0..self.len()).step_by(length.max(1)).map(piece)
     }
 
+    /// Makes room for exactly `more` further keys.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        on_width!(KeyVec, self, keys => keys.reserve_exact(more));
+    }
+
     /// Adds the keys of `other` behind these.
     ///
     /// # Errors

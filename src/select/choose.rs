@@ -55,7 +55,7 @@ impl Plan {
         (0..64_u32).map(move |step| {
             let smaller = step.saturating_sub(6) / 3;
             let budget = MemoryBudget {
-                cells: (table_cells(n) + (4 << 10))
+                cells: (table_cells(n) + TABLE_EXTRA)
                     .unbounded_shr(smaller)
                     .max(LEAST_CELLS),
                 sample: CELLS_SAMPLE.unbounded_shr(smaller).max(1 << 10).min(n),
@@ -122,6 +122,9 @@ const BRACKET_SAMPLES: [u64; 3] = [1 << 12, 1 << 14, 1 << 16];
 /// Most cells of the table, beside one for each of its entries: as many as the oracle can tell apart. Counting into them costs little
 /// more than into a tenth as many, and leaves a tenth of the candidates.
 const MOST_CELLS: u64 = 60 << 10;
+
+/// Most cells of a table beside those asked for: one for each entry, and more.
+pub(crate) const TABLE_EXTRA: usize = 4 << 10;
 
 /// Number of cells of a table over `n` values.
 pub fn table_cells(n: u64) -> usize {

@@ -116,7 +116,7 @@ impl LocalShards {
             replies
         };
         may_fail!("merge");
-        merge(replies.into_iter().map(Ok))
+        merged(replies)
     }
 }
 
@@ -150,18 +150,13 @@ fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<
 
 /// The merged reply of a group, whose shards answer one after the other.
 fn answer(group: &mut ThreadShards, request: &Request, stop: &Stop) -> Result<Reply> {
-    merge(group.iter_mut().map(|shard| shard.answer(request, stop)))
+    let replies = group.iter_mut().map(|shard| shard.answer(request, stop));
+    merged(replies.collect::<Result<_>>()?)
 }
 
 /// The merged reply of several shards or groups, at least one.
-fn merge(replies: impl IntoIterator<Item = Result<Reply>>) -> Result<Reply> {
-    let mut replies = replies.into_iter();
-    let first = replies.next();
-    let first = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))??;
-    replies.try_fold(first, |mut merged, reply| {
-        merged.merge(reply?)?;
-        Ok(merged)
-    })
+fn merged(replies: Vec<Reply>) -> Result<Reply> {
+    Reply::merged(replies)?.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))
 }
 
 #[async_trait]

@@ -23,7 +23,7 @@ use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, KeyVec, Width};
 #[cfg(feature = "cuda")]
 use crate::select::choose::GATHER;
-use crate::select::choose::{Choice, SIGMAS, SampleSelectVariant, table_cells};
+use crate::select::choose::{Choice, SIGMAS, SampleSelectVariant, TABLE_EXTRA, table_cells};
 
 /// Different keys in the sample up to which each key gets a cell of its own.
 const FEW_DISTINCT: usize = 4;
@@ -31,8 +31,6 @@ const FEW_DISTINCT: usize = 4;
 const HITTER_SHARE: usize = 256;
 /// Shares of the sample that a table may leave out at either end. A rank in what is left out has the keys there copied.
 const TAILS: [f64; 3] = [0.0, 0.005, 0.03];
-/// Most cells of a table beside those asked for: one for each entry, and more.
-const TABLE_EXTRA: usize = 4 << 10;
 /// Splitters of a search tree.
 const SPLITTERS: usize = 2047;
 /// Keys that are sampled inside the brackets, where the first cells were too coarse.

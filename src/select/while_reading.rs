@@ -14,7 +14,7 @@ use datafusion::common::{Result, internal_err};
 use super::bms::{BUCKETS, extract_or_narrow};
 use super::progress::Progress;
 use super::sample_select::{AroundRank, count_and_keep, first_cells, set_hitters_apart, touching};
-use super::sampled::positions;
+use super::sampled::{next_key, positions};
 use super::{NextStep, Strategy};
 use crate::cells::{Bracket, Brackets};
 use crate::kernel::round::{Reply, Request};
@@ -22,7 +22,7 @@ use crate::key::{KeyVec, Width};
 use crate::memory::MemoryBudget;
 
 /// Most ranks that are counted by comparisons with the ends of their brackets.
-pub(crate) const FEW_RANKS: usize = 2;
+pub(crate) const FEW_RANKS: usize = 3;
 
 /// The share of the sample, as a divisor, that lies between a bracket and a second edge further out. A rank that its bracket missed by
 /// less is found by one more read.
@@ -72,6 +72,34 @@ impl WhileReading {
             sample,
             request,
             budget,
+        })
+    }
+
+    /// The rounds for `ranks` of `n` values, where it is proved between which keys each rank lies: in the bracket of the same index.
+    /// `inside` values may lie in them.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(crate) fn proved(
+        width: Width,
+        n: u64,
+        ranks: Vec<u64>,
+        brackets: &[Bracket],
+        inside: u64,
+        budget: MemoryBudget,
+    ) -> Result<Self> {
+        let progress = Progress::try_new(width, n, ranks)?;
+        let first = brackets.iter().map(|bracket| bracket.first);
+        let after = brackets
+            .iter()
+            .filter_map(|bracket| next_key(bracket.last, width));
+        let cuts = first.chain(after).collect();
+        let kept = if inside <= budget.keys { brackets } else { &[] };
+        Ok(Self {
+            sample: KeyVec::new(width),
+            request: count_and_keep(&progress, cuts, kept, Brackets::all(width))?,
+            budget,
+            reads: if inside <= budget.keys { 1 } else { 2 },
         })
     }
 
@@ -159,7 +187,7 @@ impl Strategy for WhileReading {
     }
 
     fn begin(&self, mut progress: Progress) -> Result<NextStep> {
-        progress.sample = Some(self.sample.clone());
+        progress.sample = (!self.sample.is_empty()).then(|| self.sample.clone());
         Ok(NextStep::Round(progress, self.request.clone()))
     }
 

@@ -71,7 +71,7 @@ pub(super) struct FewCount<K> {
 
 impl<K: ShardKey> FewCount<K> {
     /// Most edges for which this is faster than [`CellCount`].
-    const EDGES: usize = 8;
+    const EDGES: usize = 12;
 
     /// A count of no key yet, which keeps the keys of the cells `keep` in `round_memory`. `None` if `cells` are no edges, or too many.
     ///

@@ -1,0 +1,162 @@
+//! What is known of a column without reading it: rows whose values lie between known bounds, and need not be read where they all count
+//! for one cell.
+
+use std::ops::Range;
+
+use datafusion::common::{Result, internal_err};
+
+use crate::cells::Bracket;
+use crate::kernel::round::{Reply, Request};
+use crate::key::KeyBits;
+
+/// Consecutive rows of a scan: a page of the column, or a row group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Positions among all rows of the scan.
+    pub(super) rows: Range<u64>,
+    /// What the statistics say of the values there; `None`: nothing that can be trusted.
+    pub(super) known: Option<KnownValues>,
+}
+
+/// Values that are known without being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KnownValues {
+    /// Number of values that are not NULL.
+    pub(super) values: u64,
+    /// Keys that no value is less, or greater, than.
+    pub(super) bounds: Bracket,
+}
+
+/// The extents of a column, in the order of the rows.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Extents(Vec<Extent>);
+
+/// What one read has to read, and what it need not.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// Ranges of positions to read, ascending.
+    pub(super) rows: Vec<Range<u64>>,
+    /// Number of rows that are not read.
+    pub(super) rows_left_out: u64,
+    /// Number of values in rows that are not read.
+    pub(super) values: u64,
+    /// Cells of values in rows that are not read, with the number of these values.
+    pub(super) counted: Vec<(u32, u64)>,
+}
+
+impl Reading {
+    /// Counts the values that were not read.
+    ///
+    /// # Errors
+    /// An internal error for the reply to another request.
+    pub(super) fn add_to(&self, reply: &mut Reply) -> Result<()> {
+        match reply {
+            Reply::Counts { counts, .. } => {
+                for (cell, values) in &self.counted {
+                    counts[*cell as usize] += values;
+                }
+                Ok(())
+            }
+            Reply::Extracted(_) if self.counted.is_empty() => Ok(()),
+            _ => internal_err!("values are counted that were not asked for"),
+        }
+    }
+}
+
+impl Extents {
+    /// Extents in the order of their rows.
+    pub(super) fn new(extents: Vec<Extent>) -> Self {
+        Self(extents)
+    }
+
+    /// Number of values of the whole column; `None` if some statistics do not say it.
+    pub(super) fn values(&self) -> Option<u64> {
+        self.0.iter().map(|extent| Some(extent.known?.values)).sum()
+    }
+
+    /// For each rank (from 1, ascending) a bracket that is proved to hold its key; `None` if some extent is unknown.
+    pub(super) fn brackets(&self, ranks: &[u64]) -> Option<Vec<Bracket>> {
+        let known: Option<Vec<KnownValues>> = self.0.iter().map(|extent| extent.known).collect();
+        let known = known?;
+        // As many values as the extents that begin up to a key are at most at or below it, those that end up to it at least.
+        let at = |key: fn(&KnownValues) -> KeyBits| {
+            let mut ends: Vec<(KeyBits, u64)> =
+                known.iter().map(|known| (key(known), known.values)).collect();
+            ends.sort_unstable();
+            let mut sum = 0;
+            for end in &mut ends {
+                sum += end.1;
+                end.1 = sum;
+            }
+            ends
+        };
+        let (firsts, lasts) = (at(|known| known.bounds.first), at(|known| known.bounds.last));
+        let of_rank = |ends: &[(KeyBits, u64)], rank: u64| {
+            let reached = ends.partition_point(|end| end.1 < rank);
+            ends.get(reached).map(|end| end.0)
+        };
+        let bracket = |rank: &u64| {
+            Some(Bracket {
+                first: of_rank(&firsts, *rank)?,
+                last: of_rank(&lasts, *rank)?,
+            })
+        };
+        ranks.iter().map(bracket).collect()
+    }
+
+    /// Number of values in extents that may hold a key of the brackets, which ascend.
+    pub(super) fn values_touching(&self, brackets: &[Bracket]) -> u64 {
+        let touching = self.0.iter().filter_map(|extent| extent.known);
+        let touching = touching.filter(|known| touches(brackets, &known.bounds));
+        touching.map(|known| known.values).sum()
+    }
+
+    /// What a read for `request` has to read.
+    pub(super) fn reading(&self, request: &Request) -> Reading {
+        let mut reading = Reading::default();
+        for Extent { rows, known } in &self.0 {
+            let cell = known.and_then(|known| left_out(request, &known));
+            match (cell, known) {
+                (Some(cell), Some(known)) => {
+                    reading.rows_left_out += rows.end - rows.start;
+                    reading.values += known.values;
+                    reading.counted.extend(cell.map(|cell| (cell, known.values)));
+                }
+                _ => match reading.rows.last_mut() {
+                    Some(last) if last.end == rows.start => last.end = rows.end,
+                    _ => reading.rows.push(rows.clone()),
+                },
+            }
+        }
+        reading
+    }
+}
+
+/// Whether the values need not be read for a request, and the cell that all of them count for, if any. `None`: they must be read.
+fn left_out(request: &Request, known: &KnownValues) -> Option<Option<u32>> {
+    if known.values == 0 {
+        return Some(None);
+    }
+    let bounds = &known.bounds;
+    match request {
+        Request::Extract { brackets } => (!touches(brackets.as_slice(), bounds)).then_some(None),
+        Request::Count { within, .. } if !touches(within.as_slice(), bounds) => Some(None),
+        Request::Count { cells, within, keep } => {
+            let (first, last) = (cells.cell(bounds.first)?, cells.cell(bounds.last)?);
+            let is_inside = within
+                .as_slice()
+                .iter()
+                .any(|bracket| bracket.first <= bounds.first && bounds.last <= bracket.last);
+            (first == last && is_inside && keep.binary_search(&first).is_err()).then_some(Some(first))
+        }
+        Request::Sample { .. } | Request::Sketch { .. } => None,
+    }
+}
+
+/// Whether some bracket has a key in common with `bounds`. The brackets ascend.
+fn touches(brackets: &[Bracket], bounds: &Bracket) -> bool {
+    let next = brackets.partition_point(|bracket| bracket.last < bounds.first);
+    brackets
+        .get(next)
+        .is_some_and(|bracket| bracket.first <= bounds.last)
+}
