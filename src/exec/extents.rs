@@ -160,3 +160,81 @@ fn touches(brackets: &[Bracket], bounds: &Bracket) -> bool {
         .get(next)
         .is_some_and(|bracket| bracket.first <= bounds.last)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cells::{Brackets, Cells, Edges};
+    use crate::key::Width;
+
+    /// Extents of 10 rows each; `None`: nothing is known. Values and bounds of the others.
+    fn extents(list: &[Option<(u64, KeyBits, KeyBits)>]) -> Extents {
+        let extents = list.iter().enumerate().map(|(index, known)| Extent {
+            rows: 10 * index as u64..10 * (index as u64 + 1),
+            known: known.map(|(values, first, last)| KnownValues {
+                values,
+                bounds: Bracket { first, last },
+            }),
+        });
+        Extents::new(extents.collect())
+    }
+
+    #[test]
+    fn brackets_hold_the_keys_of_all_possible_values() {
+        let bounds = [(3, 5, 9), (2, 0, 5), (4, 8, 8), (0, 0, 0), (1, 20, 30)];
+        let list: Vec<_> = bounds.into_iter().map(Some).collect();
+        let extents = extents(&list);
+        assert_eq!(extents.values(), Some(10));
+        let brackets = extents.brackets(&(1..=10).collect::<Vec<_>>()).unwrap();
+        // The least and the greatest sorted values that the extents permit.
+        let sorted = |key: fn(&(u64, KeyBits, KeyBits)) -> KeyBits| {
+            let keys = bounds
+                .iter()
+                .flat_map(|extent| (0..extent.0).map(move |_| key(extent)));
+            let mut keys: Vec<KeyBits> = keys.collect();
+            keys.sort_unstable();
+            keys
+        };
+        let (least, greatest) = (sorted(|extent| extent.1), sorted(|extent| extent.2));
+        for (rank, bracket) in brackets.iter().enumerate() {
+            assert_eq!(
+                (bracket.first, bracket.last),
+                (least[rank], greatest[rank]),
+                "{rank}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_extents_prove_nothing() {
+        let extents = extents(&[Some((10, 1, 2)), None]);
+        assert_eq!((extents.values(), extents.brackets(&[1])), (None, None));
+    }
+
+    #[test]
+    fn only_values_of_one_cell_that_is_not_kept_are_left_out() {
+        let extents = extents(&[
+            Some((10, 0, 4)),
+            Some((7, 5, 9)),
+            Some((10, 4, 5)),
+            None,
+            Some((0, 0, 0)),
+            Some((9, 10, 99)),
+        ]);
+        let count = |keep: Vec<u32>| Request::Count {
+            cells: Cells::Edges(Edges::try_new(vec![5, 10]).unwrap()),
+            within: Brackets::all(Width::W32),
+            keep,
+        };
+        let reading = extents.reading(&count(vec![1]));
+        assert_eq!(reading.rows, [10..40]);
+        assert_eq!((reading.rows_left_out, reading.values), (30, 19));
+        assert_eq!(reading.counted, [(0, 10), (2, 9)]);
+        assert_eq!(extents.reading(&count(vec![])).rows, [20..40]);
+
+        let brackets = Brackets::try_new(vec![Bracket { first: 6, last: 12 }]).unwrap();
+        let reading = extents.reading(&Request::Extract { brackets });
+        assert_eq!(reading.rows, [10..20, 30..40, 50..60]);
+        assert_eq!((reading.values, reading.counted), (20, vec![]));
+    }
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, TimestampMillisecondArray};
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
 
@@ -48,8 +48,15 @@ async fn parquet(ctx: &SessionContext, rows: &RecordBatch, rows_each: usize, fol
 async fn metric(ctx: &SessionContext, sql: &str, name: &str) -> Option<usize> {
     let plan = rows_joined(ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
     let at = plan.find(&format!("{name}="))? + name.len() + 1;
-    let digits = plan[at..].chars().take_while(char::is_ascii_digit);
-    digits.collect::<String>().parse().ok()
+    // Such as 12, or 119.00 K.
+    let end = plan[at..].find([',', ']'])? + at;
+    let (number, unit) = plan[at..end].split_once(' ').unwrap_or((&plan[at..end], ""));
+    let scale = match unit {
+        "K" => 1e3,
+        "M" => 1e6,
+        _ => 1.0,
+    };
+    Some((number.parse::<f64>().ok()? * scale) as usize)
 }
 
 /// How many columns were selected while they were read.
@@ -158,14 +165,14 @@ async fn small_inputs_are_kept_and_empty_ones_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_spills_where_the_input_can_be_read_again() {
-    // 16 MB of keys in a pool of 8 MB.
+    // 16 MB of keys in a pool of 16 MB, two thirds of which may hold keys.
     let words: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(2_000_000, 3)));
     let percentiles: Vec<String> = (1..100).map(|p| format!("{}", f64::from(p) / 100.0)).collect();
     let sql = format!(
         "SELECT exact_quantiles(i, [{}]) FROM rows",
         percentiles.join(", ")
     );
-    let ctx = limited(8, 2);
+    let ctx = limited(16, 2);
     register(&ctx, "rows", &batch(vec![("i", words)]), 2, 8192);
     let (mut answers, mut files) = (Vec::new(), Vec::new());
     for option in ["never", "auto"] {
@@ -177,4 +184,64 @@ async fn nothing_spills_where_the_input_can_be_read_again() {
     assert_eq!(while_reading(&ctx, &sql).await, Some(1));
     assert!(files[0] > 0 && files[1] == 0, "{files:?} files");
     all_is_given_back(&ctx).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_whose_statistics_answer_for_them_are_not_read() {
+    let sorted: Vec<Option<i64>> = (0..ROWS as i64)
+        .map(|row| (row % 11 > 0).then_some(row / 3))
+        .collect();
+    let times = TimestampMillisecondArray::from(sorted.clone());
+    let floats = Float64Array::from_iter(sorted.iter().map(|value| value.map(|value| value as f64)));
+    let groups = Int64Array::from_iter_values((0..ROWS as i64).map(|row| row % 10));
+    let rows_of_table = batch(vec![
+        ("i", Arc::new(Int64Array::from(sorted)) as ArrayRef),
+        ("at", Arc::new(times)),
+        ("f", Arc::new(floats)),
+        ("g", Arc::new(groups)),
+    ]);
+    let ctx = session(2);
+    let folder = TempDir::new().unwrap();
+    parquet(&ctx, &rows_of_table, 50_000, folder.path()).await;
+    let many = "[0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99]";
+    for (calls, clause, most_read) in [
+        ("exact_quantiles(i, 0.5)".to_owned(), "", 2000),
+        ("exact_quantiles(at, 0.5)".to_owned(), "", 2000),
+        (
+            "exact_quantiles(i, [0, 1]), exact_quantiles(i, 0.3, 'linear')".to_owned(),
+            "",
+            4000,
+        ),
+        (format!("exact_quantiles(i, {many})"), "", 14_000),
+        // Statistics of floating-point numbers leave NaN out; other aggregates and filters need all rows.
+        ("exact_quantiles(f, 0.5)".to_owned(), "", ROWS),
+        ("exact_quantiles(i, 0.5), count(*), sum(g)".to_owned(), "", ROWS),
+        (
+            "exact_quantiles(i, 0.5) FILTER (WHERE g > 3)".to_owned(),
+            "",
+            ROWS,
+        ),
+        ("exact_quantiles(i, 0.5)".to_owned(), "WHERE g <> 4", ROWS),
+        ("exact_quantiles(i + 1, 0.5)".to_owned(), "", ROWS),
+        (
+            "exact_quantiles(i, 0.5), exact_quantiles(g, 0.5)".to_owned(),
+            "",
+            ROWS,
+        ),
+    ] {
+        let sql = format!("SELECT {calls} FROM files {clause}");
+        set(&ctx, "read_again", "never").await;
+        let expected = rows(&ctx, &sql).await;
+        set(&ctx, "read_again", "always").await;
+        assert_eq!(rows(&ctx, &sql).await, expected, "{sql}");
+        assert!(while_reading(&ctx, &sql).await.is_some(), "{sql}");
+        let left_out = metric(&ctx, &sql, "rows_left_out").await.unwrap_or(0);
+        match most_read {
+            ROWS => assert_eq!(left_out, 0, "{sql}"),
+            most => assert!(
+                left_out >= ROWS - most && left_out < ROWS,
+                "{sql}: {left_out} rows left out"
+            ),
+        }
+    }
 }
