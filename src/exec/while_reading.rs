@@ -155,9 +155,10 @@ impl WhileReadingContext<'_> {
         };
         let width = self.aggregates.columns[0].spec.width();
         let ranks = wanted_ranks(&self.aggregates.quantile_specs(0), n);
-        let (Some(brackets), Some((budget, bytes))) =
-            (extents.brackets(&ranks), self.budget(n, &ranks, width, most))
-        else {
+        let (Some(brackets), Some((budget, bytes))) = (
+            extents.brackets(&ranks),
+            self.budget(n, &ranks, width, most, MOST_READ_SHARE),
+        ) else {
             return Ok(None);
         };
         let inside = extents.values_touching(&brackets);
@@ -198,7 +199,7 @@ impl WhileReadingContext<'_> {
         if ranks.is_empty() || sampled.keys.len() < least {
             return Ok(None);
         }
-        let Some((budget, bytes)) = self.budget(n, &ranks, width, most) else {
+        let Some((budget, bytes)) = self.budget(n, &ranks, width, most, KEPT_SHARE) else {
             return Ok(None);
         };
         let strategy = WhileReading::try_new(width, n, ranks, sampled.keys, budget)?;
@@ -229,9 +230,16 @@ impl WhileReadingContext<'_> {
         }))
     }
 
-    /// What the reads for `ranks` of `n` values may collect in at most `most` bytes, and the bytes that this takes. `None` if more reads
-    /// would follow from so little memory.
-    fn budget(&self, n: u64, ranks: &[u64], width: Width, most: usize) -> Option<(MemoryBudget, usize)> {
+    /// What the reads for `ranks` of `n` values may collect in at most `most` bytes, and the bytes that this takes: at most one value of
+    /// `share` at a time. `None` if more reads would follow from so little memory.
+    fn budget(
+        &self,
+        n: u64,
+        ranks: &[u64],
+        width: Width,
+        most: usize,
+        share: u64,
+    ) -> Option<(MemoryBudget, usize)> {
         let is_few = ranks.len() <= FEW_RANKS;
         let key_bytes = width.bytes() * COLLECTED_BYTES;
         let budgets = (0..4).filter_map(|halvings| {
@@ -239,7 +247,7 @@ impl WhileReadingContext<'_> {
             let counted = if is_few { FEW_CELLS } else { cells };
             let fixed = self.input.partitions() * (counted * CELL_BYTES + PARTITION_BYTES)
                 + SAMPLE as usize * key_bytes;
-            let wanted = (n / KEPT_SHARE).max(1 << 17).min(n);
+            let wanted = (n / share).max(1 << 17).min(n);
             let keys = wanted.min(most.checked_sub(fixed)? as u64 / key_bytes as u64);
             let expected = if is_few {
                 brackets_share(n, ranks, SAMPLE) * n as f64 * 1.25
