@@ -26,6 +26,9 @@ use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
 /// similar types are kept as bytes. Then rounds over the keys narrow the ranks down. Cost: the scan, the width of the type in bytes
 /// for each value, and a few reads of those keys.
 ///
+/// Where the input can be read again ([`ReadAgain`](crate::config::ReadAgain)), keys are counted while it is read, and none are kept but
+/// those around the wanted ranks.
+///
 /// Memory: everything that grows with the input is reserved in the task's pool. Up to two thirds of the pool hold keys and values.
 /// Further ones go to files of the task's disk manager, which are removed when the query ends, however it ends. The rounds get up to
 /// a third of the pool; if needed, keys in memory are written out to make room for them. With less memory, more rounds run. If the
@@ -38,7 +41,8 @@ use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files), `spilled_bytes`, `rounds`,
 /// `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and
-/// `extract_time`, and `strategy_<name>`, the number of columns that the strategy selected. For types of variable width also
+/// `extract_time`, and `strategy_<name>`, the number of columns that the strategy selected. Of columns that are selected while they are read also `input_reads`, `sample_time`
+/// (elapsed) and `rows_left_out` (rows that their statistics answered for). For types of variable width also
 /// `levels` (of prefixes) and `refined_values` (those whose bytes behind a prefix were read too). For columns on a device also those
 /// of [`PinnedExec`](super::PinnedExec).
 pub type QuantilesExec = Operator<QuantilesWork>;

@@ -210,7 +210,7 @@ async fn rows_whose_statistics_answer_for_them_are_not_read() {
         (
             "exact_quantiles(i, [0, 1]), exact_quantiles(i, 0.3, 'linear')".to_owned(),
             "",
-            4000,
+            8000,
         ),
         (format!("exact_quantiles(i, {many})"), "", 15_000),
         // Statistics of floating-point numbers leave NaN out; other aggregates and filters need all rows.
