@@ -227,10 +227,13 @@ mod tests {
             keep,
         };
         let reading = extents.reading(&count(vec![1]));
-        assert_eq!(reading.rows, [10..40]);
+        assert_eq!(reading.rows, [Range { start: 10, end: 40 }]);
         assert_eq!((reading.rows_left_out, reading.values), (30, 19));
         assert_eq!(reading.counted, [(0, 10), (2, 9)]);
-        assert_eq!(extents.reading(&count(vec![])).rows, [20..40]);
+        assert_eq!(
+            extents.reading(&count(vec![])).rows,
+            [Range { start: 20, end: 40 }]
+        );
 
         let brackets = Brackets::try_new(vec![Bracket { first: 6, last: 12 }]).unwrap();
         let reading = extents.reading(&Request::Extract { brackets });

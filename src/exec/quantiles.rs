@@ -41,9 +41,9 @@ use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files), `spilled_bytes`, `rounds`,
 /// `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and
-/// `extract_time`, and `strategy_<name>`, the number of columns that the strategy selected. Of columns that are selected while they are read also `input_reads`, `sample_time`
-/// (elapsed) and `rows_left_out` (rows that their statistics answered for). For types of variable width also
-/// `levels` (of prefixes) and `refined_values` (those whose bytes behind a prefix were read too). For columns on a device also those
+/// `extract_time`, and `strategy_<name>`, the number of columns that the strategy selected. Of columns that are selected while they
+/// are read also `input_reads`, `sample_time` (elapsed) and `rows_left_out` (rows that their statistics answered for). For types of
+/// variable width also `levels` (of prefixes) and `refined_values` (those whose bytes behind a prefix were read too). For columns on a device also those
 /// of [`PinnedExec`](super::PinnedExec).
 pub type QuantilesExec = Operator<QuantilesWork>;
 

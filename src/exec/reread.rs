@@ -7,6 +7,8 @@ use std::sync::Arc;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::datasource::memory::MemorySourceConfig;
+#[cfg(feature = "parquet")]
+use datafusion::datasource::object_store::ObjectStoreUrl;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -39,6 +41,8 @@ pub(super) struct RereadableInput {
     context: Arc<TaskContext>,
     /// Number of rows of the scan, before any filter.
     rows: u64,
+    /// Whether the rows are on this machine.
+    is_local: bool,
     /// Whether to read again at any size.
     always: bool,
 }
@@ -71,6 +75,14 @@ impl Leaf<'_> {
             }
             #[cfg(feature = "parquet")]
             Leaf::Parquet(rows) => rows.rows() as u64,
+        }
+    }
+
+    fn is_local(&self) -> bool {
+        match self {
+            Leaf::Memory(_) => true,
+            #[cfg(feature = "parquet")]
+            Leaf::Parquet(rows) => rows.config().object_store_url == ObjectStoreUrl::local_filesystem(),
         }
     }
 
@@ -133,8 +145,10 @@ impl RereadableInput {
         while let Some(input) = repeats(leaf) {
             leaf = input;
         }
+        let leaf = Leaf::of(leaf.as_ref())?;
         Some(Self {
-            rows: Leaf::of(leaf.as_ref())?.rows(),
+            rows: leaf.rows(),
+            is_local: leaf.is_local(),
             plan: Arc::clone(plan),
             context: Arc::clone(context),
             always: allowed == ReadAgain::Always,
@@ -148,6 +162,7 @@ impl RereadableInput {
             plan: Arc::clone(plan),
             context: Arc::clone(context),
             rows,
+            is_local: true,
             always: true,
         }
     }
@@ -155,6 +170,11 @@ impl RereadableInput {
     /// Number of rows of the scan, before any filter.
     pub(super) fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Whether the rows are on this machine, not in a remote store.
+    pub(super) fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Whether to read again at any size.
@@ -214,9 +234,7 @@ impl RereadableInput {
             #[cfg(feature = "parquet")]
             Some(Leaf::Parquet(rows)) if statistics::are_trusted(spec.data_type()) => {
                 match rows.plain_column(&argument) {
-                    Some(name) => statistics::extents(&rows, &name, spec, &self.context)
-                        .await
-                        .map(Some),
+                    Some(name) => statistics::extents(&rows, &name, spec, &self.context).await,
                     None => Ok(None),
                 }
             }

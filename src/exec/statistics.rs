@@ -22,16 +22,16 @@ pub(super) fn are_trusted(data_type: &DataType) -> bool {
 }
 
 /// The extents of the column `name` in the files of `source`, whose keys `spec` describes: pages where the files have an index of pages,
-/// else row groups.
+/// else row groups. `None` if the metadata of a file cannot be read here, such as that of an encrypted file.
 ///
 /// # Errors
-/// Those of reading the metadata of the files.
+/// Errors of statistics whose types differ from those of their column.
 pub(super) async fn extents(
     source: &RowSource,
     name: &str,
     spec: &KeySpec,
     context: &Arc<TaskContext>,
-) -> Result<Extents> {
+) -> Result<Option<Extents>> {
     let runtime = context.runtime_env();
     let store = runtime.object_store(&source.config().object_store_url)?;
     let cache = runtime.cache_manager.get_file_metadata_cache();
@@ -39,10 +39,12 @@ pub(super) async fn extents(
     for (first, file) in source.files() {
         let metadata = DFParquetMetadata::new(store.as_ref(), &file.object_meta)
             .with_file_metadata_cache(Some(Arc::clone(&cache)));
-        let metadata = metadata.fetch_metadata().await?;
+        let Ok(metadata) = metadata.fetch_metadata().await else {
+            return Ok(None);
+        };
         extents.extend(of_file(&metadata, first, name, spec)?);
     }
-    Ok(Extents::new(extents))
+    Ok(Some(Extents::new(extents)))
 }
 
 /// The extents of a column in one file, whose first row has the position `first`.

@@ -177,17 +177,18 @@ impl WhileReadingContext<'_> {
         }
         let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), n);
         let kept = brackets_share(n, &ranks, SAMPLE) * n as f64;
-        kept <= (n / KEPT_SHARE) as f64 || self.cannot_be_kept(n, of)
+        kept <= (n / KEPT_SHARE) as f64 || self.is_better_read_twice(n, of)
     }
 
-    /// Whether `n` values of a column need more memory than there is for them, or than is cleared in the time of a second read.
-    fn cannot_be_kept(&self, n: u64, column: &KeyColumn) -> bool {
+    /// Whether two reads are better than to keep `n` values of a column: they need more memory than there is for them, or than is
+    /// cleared in the time of a second read. A second read of a remote store costs more than both.
+    fn is_better_read_twice(&self, n: u64, column: &KeyColumn) -> bool {
         let bytes = n.saturating_mul(column.spec.width().bytes() as u64);
         let most = match self.selection.pool.memory_limit() {
             MemoryLimit::Finite(limit) => limit as u64 / 3 * 2 / self.aggregates.columns.len() as u64,
             MemoryLimit::Infinite | MemoryLimit::Unknown => u64::MAX,
         };
-        bytes > most.min(MOST_KEPT)
+        self.input.is_local() && bytes > most.min(MOST_KEPT)
     }
 
     /// How a column is selected while it is read in at most `most` bytes of memory; `None` if its values are better kept.
@@ -203,8 +204,8 @@ impl WhileReadingContext<'_> {
             return Ok(None);
         };
         let strategy = WhileReading::try_new(width, n, ranks, sampled.keys, budget)?;
-        let may_be_kept = !self.cannot_be_kept(n, &self.aggregates.columns[column]);
-        if strategy.reads() > 1 && may_be_kept && !input.always() {
+        let is_kept = !self.is_better_read_twice(n, &self.aggregates.columns[column]);
+        if strategy.reads() > 1 && is_kept && !input.always() {
             return Ok(None);
         }
         self.reading_column(strategy, bytes, most)
