@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 
 use crate::cells::Bracket;
@@ -130,6 +131,11 @@ impl Extents {
         }
         reading
     }
+}
+
+/// Whether the statistics of a type's values bound all of them: those of floating-point numbers leave NaN out.
+pub(super) fn are_trusted(data_type: &DataType) -> bool {
+    !data_type.is_floating() && data_type.primitive_width().is_some()
 }
 
 /// Whether the values need not be read for a request, and the cell that all of them count for, if any. `None`: they must be read.

@@ -25,7 +25,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
-use super::extents::Extents;
+use super::extents::{Extents, are_trusted};
 #[cfg(feature = "parquet")]
 use super::row_source::RowSource;
 #[cfg(feature = "parquet")]
@@ -217,6 +217,9 @@ impl RereadableInput {
         argument: &Arc<dyn PhysicalExpr>,
         spec: &KeySpec,
     ) -> Result<Option<Extents>> {
+        if !are_trusted(spec.data_type()) {
+            return Ok(None);
+        }
         let (mut node, mut argument) = (&self.plan, Arc::clone(argument));
         while let Some(input) = repeats(node) {
             if node.is::<FilterExec>() {
@@ -232,12 +235,10 @@ impl RereadableInput {
         }
         match Leaf::of(node.as_ref()) {
             #[cfg(feature = "parquet")]
-            Some(Leaf::Parquet(rows)) if statistics::are_trusted(spec.data_type()) => {
-                match rows.plain_column(&argument) {
-                    Some(name) => statistics::extents(&rows, &name, spec, &self.context).await,
-                    None => Ok(None),
-                }
-            }
+            Some(Leaf::Parquet(rows)) => match rows.plain_column(&argument) {
+                Some(name) => statistics::extents(&rows, &name, spec, &self.context).await,
+                None => Ok(None),
+            },
             _ => Ok(None),
         }
     }

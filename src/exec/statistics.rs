@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
-use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::TaskContext;
@@ -15,11 +14,6 @@ use super::extents::{Extent, Extents, KnownValues};
 use super::row_source::RowSource;
 use crate::cells::Bracket;
 use crate::key::{KeyBits, KeySpec};
-
-/// Whether the statistics of a type's values bound all of them: those of floating-point numbers leave NaN out.
-pub(super) fn are_trusted(data_type: &DataType) -> bool {
-    !data_type.is_floating() && data_type.primitive_width().is_some()
-}
 
 /// The extents of the column `name` in the files of `source`, whose keys `spec` describes: pages where the files have an index of pages,
 /// else row groups. `None` if the metadata of a file cannot be read here, such as that of an encrypted file.
