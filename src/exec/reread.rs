@@ -41,10 +41,18 @@ pub(super) struct RereadableInput {
     context: Arc<TaskContext>,
     /// Number of rows of the scan, before any filter.
     rows: u64,
-    /// Whether the rows are on this machine.
-    is_local: bool,
+    /// Where the rows are.
+    place: Place,
     /// Whether to read again at any size.
     always: bool,
+}
+
+/// Where rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Memory,
+    LocalFiles,
+    RemoteStore,
 }
 
 /// The rows of a scan that can be read again.
@@ -78,11 +86,15 @@ impl Leaf<'_> {
         }
     }
 
-    fn is_local(&self) -> bool {
+    fn place(&self) -> Place {
         match self {
-            Leaf::Memory(_) => true,
+            Leaf::Memory(_) => Place::Memory,
             #[cfg(feature = "parquet")]
-            Leaf::Parquet(rows) => rows.config().object_store_url == ObjectStoreUrl::local_filesystem(),
+            Leaf::Parquet(rows) if rows.config().object_store_url == ObjectStoreUrl::local_filesystem() => {
+                Place::LocalFiles
+            }
+            #[cfg(feature = "parquet")]
+            Leaf::Parquet(_) => Place::RemoteStore,
         }
     }
 
@@ -148,7 +160,7 @@ impl RereadableInput {
         let leaf = Leaf::of(leaf.as_ref())?;
         Some(Self {
             rows: leaf.rows(),
-            is_local: leaf.is_local(),
+            place: leaf.place(),
             plan: Arc::clone(plan),
             context: Arc::clone(context),
             always: allowed == ReadAgain::Always,
@@ -162,7 +174,7 @@ impl RereadableInput {
             plan: Arc::clone(plan),
             context: Arc::clone(context),
             rows,
-            is_local: true,
+            place: Place::LocalFiles,
             always: true,
         }
     }
@@ -174,7 +186,12 @@ impl RereadableInput {
 
     /// Whether the rows are on this machine, not in a remote store.
     pub(super) fn is_local(&self) -> bool {
-        self.is_local
+        self.place != Place::RemoteStore
+    }
+
+    /// Whether the rows are in memory.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.place == Place::Memory
     }
 
     /// Whether to read again at any size.

@@ -47,6 +47,10 @@ const LEAST_SAMPLE: usize = 1 << 12;
 /// The share of the values, as a divisor, that may have to be read by what is known of them, so that no sample is taken.
 const MOST_READ_SHARE: u64 = 8;
 
+/// The share of the values of a table in memory, as a divisor, that may lie around the ranks. More are not worth a sample: the keys of such
+/// a table are shared with it, and all threads select among them, but one alone merges what was kept.
+const KEPT_IN_MEMORY_SHARE: u64 = 32;
+
 /// Bytes of keys above which they are not kept, even if the input is read twice instead: new pages cost more than a second read.
 const MOST_KEPT: u64 = 1 << 30;
 
@@ -177,7 +181,12 @@ impl WhileReadingContext<'_> {
         }
         let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), n);
         let kept = brackets_share(n, &ranks, SAMPLE) * n as f64;
-        kept <= (n / KEPT_SHARE) as f64 || self.is_better_read_twice(n, of)
+        let share = if self.input.is_in_memory() {
+            KEPT_IN_MEMORY_SHARE
+        } else {
+            KEPT_SHARE
+        };
+        kept <= (n / share) as f64 || self.is_better_read_twice(n, of)
     }
 
     /// Whether two reads are better than to keep `n` values of a column: they need more memory than there is for them, or than is
