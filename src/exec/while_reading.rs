@@ -390,7 +390,7 @@ fn merged(answers: Vec<CollectedColumn>) -> Result<(Seen, Reply, Vec<Lease>)> {
             return internal_err!("values were kept that were to be counted");
         };
         seen.add(answer.seen());
-        let (reply, lease) = answer.finish()?;
+        let (reply, lease) = answer.finish();
         leases.extend(lease);
         replies.push(reply);
     }

@@ -115,15 +115,16 @@ impl<K: ShardKey> FewCount<K> {
         });
     }
 
-    /// # Errors
-    /// `ResourcesExhausted` if there is no memory for empty lists.
-    pub(super) fn finish(self) -> Result<Counted<K>> {
+    pub(super) fn finish(self) -> Counted<K> {
         let counts = cells_from_edges(self.total, &self.above);
         if self.keep.len() == 1 || self.copied.are_dropped() {
-            return Ok((counts, self.copied));
+            return (counts, self.copied);
         }
         let cell_lists = lists_of(&self.keep);
-        let mut kept = Lists::new(self.keep.len(), &self.round_memory)?;
+        // The copied keys may take all the memory that there is.
+        let Ok(mut kept) = Lists::new(self.keep.len(), &self.round_memory) else {
+            return (counts, Lists::dropped());
+        };
         let (copied, _lease) = self.copied.finish();
         let mut numbers = [0; BLOCK];
         for block in copied.iter().flat_map(|copied| copied.chunks(BLOCK)) {
@@ -131,7 +132,7 @@ impl<K: ShardKey> FewCount<K> {
             number(block, &self.tree, numbers);
             kept.add(|lists| cell_lists.distribute(block, numbers, lists));
         }
-        Ok((counts, kept))
+        (counts, kept)
     }
 }
 

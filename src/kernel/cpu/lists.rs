@@ -33,6 +33,15 @@ impl<K: ShardKey> Lists<K> {
         })
     }
 
+    /// Lists whose keys were dropped.
+    pub(super) fn dropped() -> Self {
+        Self {
+            lists: Vec::new(),
+            keys: 0,
+            lease: None,
+        }
+    }
+
     /// Whether keys were dropped.
     pub(super) fn are_dropped(&self) -> bool {
         self.lease.is_none()

@@ -31,7 +31,7 @@ impl<K: ShardKey> CpuShard<K> {
                 count.add(inside);
                 Ok(())
             })?;
-            return Ok(self.counted(count.finish()?));
+            return Ok(self.counted(count.finish()));
         }
         let domain = self.domain(cells, within)?;
         let all = !self.reduce(&domain, stop)? && within.is_all(width);

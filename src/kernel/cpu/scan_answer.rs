@@ -43,10 +43,7 @@ pub(crate) trait ScanAnswer: Send {
     fn seen(&self) -> Seen;
 
     /// The answer, and the memory that its keys take. As a shard's, it has no lists where there was no memory for the keys.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` if there is no memory for empty lists.
-    fn finish(self: Box<Self>) -> Result<(Reply, Option<Lease>)>;
+    fn finish(self: Box<Self>) -> (Reply, Option<Lease>);
 }
 
 /// The answer to `request`, a count or an extraction, before the first value. Its memory is taken from `round_memory`. `counted`: the
@@ -176,20 +173,20 @@ impl<K: ShardKey> ScanAnswer for CpuScanAnswer<K> {
         self.seen
     }
 
-    fn finish(self: Box<Self>) -> Result<(Reply, Option<Lease>)> {
+    fn finish(self: Box<Self>) -> (Reply, Option<Lease>) {
         let taken = |lists: Lists<K>| {
             let (lists, lease) = lists.finish();
             (key_vecs(lists), lease)
         };
         let (counts, kept) = match self.wanted {
-            Wanted::FewCount(count) => count.finish()?,
+            Wanted::FewCount(count) => count.finish(),
             Wanted::CellCount(count) => count.finish(),
             Wanted::Extraction(extraction) => {
                 let (lists, lease) = taken(extraction.finish());
-                return Ok((Reply::Extracted(lists), lease));
+                return (Reply::Extracted(lists), lease);
             }
         };
         let (kept, lease) = taken(kept);
-        Ok((Reply::Counts { counts, kept }, lease))
+        (Reply::Counts { counts, kept }, lease)
     }
 }
