@@ -15,6 +15,14 @@ pub struct Bracket {
 }
 
 impl Bracket {
+    /// Whether the bracket has a key in common with any of `brackets`, which ascend.
+    pub(crate) fn touches_any(&self, brackets: &[Bracket]) -> bool {
+        let next = brackets.partition_point(|bracket| bracket.last < self.first);
+        brackets
+            .get(next)
+            .is_some_and(|bracket| bracket.first <= self.last)
+    }
+
     /// Whether `key` lies inside.
     pub fn contains(&self, key: KeyBits) -> bool {
         self.first <= key && key <= self.last

@@ -1,5 +1,5 @@
-//! What is known of a column without reading it: rows whose values lie between known bounds, and need not be read where they all count
-//! for one cell.
+//! Extents: consecutive rows of a file, of which statistics give the number of values and their bounds. A read leaves out the rows of an
+//! extent whose values all count for one cell.
 
 use std::ops::Range;
 
@@ -79,7 +79,8 @@ impl Extents {
     pub(super) fn brackets(&self, ranks: &[u64]) -> Option<Vec<Bracket>> {
         let known: Option<Vec<KnownValues>> = self.0.iter().map(|extent| extent.known).collect();
         let known = known?;
-        // As many values as the extents that begin up to a key are at most at or below it, those that end up to it at least.
+        // At most the values of all extents that begin at or below a key are at or below it, and at least those of all extents that end
+        // there.
         let at = |key: fn(&KnownValues) -> KeyBits| {
             let mut ends: Vec<(KeyBits, u64)> =
                 known.iter().map(|known| (key(known), known.values)).collect();
@@ -108,7 +109,7 @@ impl Extents {
     /// Number of values in extents that may hold a key of the brackets, which ascend.
     pub(super) fn values_touching(&self, brackets: &[Bracket]) -> u64 {
         let touching = self.0.iter().filter_map(|extent| extent.known);
-        let touching = touching.filter(|known| touches(brackets, &known.bounds));
+        let touching = touching.filter(|known| known.bounds.touches_any(brackets));
         touching.map(|known| known.values).sum()
     }
 
@@ -145,8 +146,8 @@ fn left_out(request: &Request, known: &KnownValues) -> Option<Option<u32>> {
     }
     let bounds = &known.bounds;
     match request {
-        Request::Extract { brackets } => (!touches(brackets.as_slice(), bounds)).then_some(None),
-        Request::Count { within, .. } if !touches(within.as_slice(), bounds) => Some(None),
+        Request::Extract { brackets } => (!bounds.touches_any(brackets.as_slice())).then_some(None),
+        Request::Count { within, .. } if !bounds.touches_any(within.as_slice()) => Some(None),
         Request::Count { cells, within, keep } => {
             let (first, last) = (cells.cell(bounds.first)?, cells.cell(bounds.last)?);
             let is_inside = within
@@ -157,14 +158,6 @@ fn left_out(request: &Request, known: &KnownValues) -> Option<Option<u32>> {
         }
         Request::Sample { .. } | Request::Sketch { .. } => None,
     }
-}
-
-/// Whether some bracket has a key in common with `bounds`. The brackets ascend.
-fn touches(brackets: &[Bracket], bounds: &Bracket) -> bool {
-    let next = brackets.partition_point(|bracket| bracket.last < bounds.first);
-    brackets
-        .get(next)
-        .is_some_and(|bracket| bracket.first <= bounds.last)
 }
 
 #[cfg(test)]

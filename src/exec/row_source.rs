@@ -1,6 +1,7 @@
 //! Rows of Parquet files by number: scans that number rows, and scans that fetch rows by their numbers.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,6 +69,7 @@ impl RowSource {
             return None;
         }
         let mut files: Vec<NumberedFile> = Vec::new();
+        let mut indices = HashMap::new();
         for file in config.file_groups.iter().flat_map(FileGroup::iter) {
             let is_selected = file.extension::<ParquetAccessPlan>().is_some()
                 || file.extension::<ParquetRowSelection>().is_some();
@@ -82,7 +84,8 @@ impl RowSource {
                 .range
                 .as_ref()
                 .map_or(0..i64::MAX, |range| range.start..range.end);
-            match files.iter_mut().find(|other| other.file.path() == file.path()) {
+            let index = *indices.entry(file.path().clone()).or_insert(files.len());
+            match files.get_mut(index) {
                 Some(other) if other.file.partition_values != file.partition_values => return None,
                 Some(other) if other.reads_of(&range) => return None,
                 Some(other) => other.ranges.push(range),
@@ -158,10 +161,8 @@ impl RowSource {
         let (mut groups, mut group, mut free) = (Vec::new(), Vec::new(), each);
         for (index, (first, file)) in self.positioned().enumerate() {
             let own = first..first + file.rows as u64;
-            for range in ranges
-                .iter()
-                .filter(|range| range.start < own.end && own.start < range.end)
-            {
+            let next = ranges.partition_point(|range| range.end <= own.start);
+            for range in ranges[next..].iter().take_while(|range| range.start < own.end) {
                 let (mut start, end) = (range.start.max(own.start), range.end.min(own.end));
                 while start < end {
                     let part = start..end.min(start + free);

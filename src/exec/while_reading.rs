@@ -68,7 +68,7 @@ pub(super) struct ReadingColumn {
     strategy: WhileReading,
     /// Memory of the reads.
     memory: Arc<RoundMemory>,
-    /// What is known of the column without reading it.
+    /// Statistics of the column, where its rows can be left out by them.
     extents: Option<Extents>,
     /// What the first read has to read; `None`: all rows.
     first: Option<Reading>,
@@ -78,6 +78,13 @@ impl ReadingColumn {
     /// Ranges of rows to read first; `None`: all rows.
     pub(super) fn rows_to_read(&self) -> Option<&[Range<u64>]> {
         self.first.as_ref().map(|first| first.rows.as_slice())
+    }
+
+    /// What a read for `request` has to read, and adds the rows that it leaves out to `metrics`; `None`: all rows.
+    fn leaving_out(&self, request: &Request, metrics: &RunMetrics) -> Option<Reading> {
+        let reading = self.extents.as_ref()?.reading(request);
+        metrics.rows_left_out(reading.rows_left_out);
+        (reading.rows_left_out > 0).then_some(reading)
     }
 
     /// The answer of one partition to the request of the first read, before the first value.
@@ -134,15 +141,13 @@ impl WhileReadingContext<'_> {
             }
         }
         if let (Some(extents), [Some(reading)]) = (extents, planned.as_mut_slice()) {
-            let first = extents.reading(reading.strategy.request());
-            self.metrics.rows_left_out(first.rows_left_out);
-            reading.first = (first.rows_left_out > 0).then_some(first);
             reading.extents = Some(extents);
+            reading.first = reading.leaving_out(reading.strategy.request(), self.metrics);
         }
         Ok(planned)
     }
 
-    /// What is known of the only column without reading it. `None` if there are other columns, or plain aggregates, that read all rows.
+    /// Statistics of the column, if it is the only one. `None` if there are other columns, or plain aggregates, that read all rows.
     async fn extents(&self) -> Result<Option<Extents>> {
         match self.aggregates.columns.as_slice() {
             [column] if self.aggregates.plain.is_empty() && column.filter.is_none() => {
@@ -152,7 +157,7 @@ impl WhileReadingContext<'_> {
         }
     }
 
-    /// How the only column is selected by what is known of it, without a sample. `None` if that leaves many rows to read.
+    /// How the only column is selected by its statistics, without a sample. `None` if that leaves many rows to read.
     fn plan_proved(&self, extents: &Extents, most: usize) -> Result<Option<ReadingColumn>> {
         let Some(n) = extents.values() else {
             return Ok(None);
@@ -347,11 +352,7 @@ impl WhileReadingContext<'_> {
         answers: Vec<CollectedColumn>,
         reading: &ReadingColumn,
     ) -> Result<Solution> {
-        let (mut seen, mut reply, leases) = merged(answers)?;
-        if let Some(first) = &reading.first {
-            first.add_to(&mut reply)?;
-            seen.values += first.values;
-        }
+        let (seen, reply, leases) = merged(answers, reading.first.as_ref())?;
         let mut reads = Reads {
             context: self,
             column: &self.aggregates.columns[column],
@@ -382,8 +383,8 @@ fn sorted_keys(collected: CollectedColumn, width: Width) -> Result<KeyVec> {
     }
 }
 
-/// What all partitions saw of a column, their merged answer, and the memory that it takes.
-fn merged(answers: Vec<CollectedColumn>) -> Result<(Seen, Reply, Vec<Lease>)> {
+/// What all partitions saw of a column, their merged answer, and the memory that it takes. Values that `reading` left out are counted too.
+fn merged(answers: Vec<CollectedColumn>, reading: Option<&Reading>) -> Result<(Seen, Reply, Vec<Lease>)> {
     let (mut seen, mut replies, mut leases) = (Seen::default(), Vec::new(), Vec::new());
     for answer in answers {
         let CollectedColumn::Answered(answer) = answer else {
@@ -395,7 +396,11 @@ fn merged(answers: Vec<CollectedColumn>) -> Result<(Seen, Reply, Vec<Lease>)> {
         replies.push(reply);
     }
     let reply = Reply::merged(replies)?;
-    let reply = reply.ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
+    let mut reply = reply.ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
+    if let Some(reading) = reading {
+        reading.add_to(&mut reply)?;
+        seen.values += reading.values;
+    }
     Ok((seen, reply, leases))
 }
 
@@ -420,17 +425,9 @@ impl Reads<'_> {
         self.leases.clear();
         self.context.metrics.read_again();
         let mut tasks = PartitionTasks::new();
-        let reading = self
-            .reading
-            .extents
-            .as_ref()
-            .map(|extents| extents.reading(request));
-        let reading = reading.filter(|reading| reading.rows_left_out > 0);
+        let reading = self.reading.leaving_out(request, self.context.metrics);
         let streams = match &reading {
-            Some(reading) => {
-                self.context.metrics.rows_left_out(reading.rows_left_out);
-                self.context.input.read_rows(&reading.rows)?
-            }
+            Some(reading) => self.context.input.read_rows(&reading.rows)?,
             None => self.context.input.read()?,
         };
         for (partition, stream) in streams.into_iter().enumerate() {
@@ -447,11 +444,7 @@ impl Reads<'_> {
             .await?
             .into_iter()
             .flat_map(|scan| scan.collected);
-        let (mut seen, mut reply, leases) = merged(answers.collect())?;
-        if let Some(reading) = &reading {
-            reading.add_to(&mut reply)?;
-            seen.values += reading.values;
-        }
+        let (seen, reply, leases) = merged(answers.collect(), reading.as_ref())?;
         // Sums of all values can be compared only where all were read.
         let all_read = reading.is_none() && self.reading.first.is_none();
         if seen.values != self.seen.values || all_read && seen != self.seen {

@@ -252,19 +252,14 @@ pub(super) fn count_and_keep(
 /// The cells of more than one key that touch a bracket of `inside`, which ascend.
 pub(super) fn touching(cells: &Cells, inside: &[Bracket], width: Width) -> Vec<u32> {
     let wanted = |cell: &u32| {
-        cells.range(*cell, width).is_some_and(|range| {
-            let next = inside.partition_point(|bracket| bracket.last < range.first);
-            range.first < range.last
-                && inside
-                    .get(next)
-                    .is_some_and(|bracket| bracket.first <= range.last)
-        })
+        let range = cells.range(*cell, width);
+        range.is_some_and(|range| range.first < range.last && range.touches_any(inside))
     };
     (0..cells.len() as u32).filter(wanted).collect()
 }
 
-/// The cells of the first count: a cell for each key if the sample has few different ones, by a table, or by a search tree where the table is
-/// too coarse for the data.
+/// The cells of the first count: one for each key if the sample has few different ones, else those of a table, or of a search tree where
+/// the table is too coarse for the data.
 pub(super) fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Cells> {
     let width = progress.width();
     Ok(if let Some(few) = cells_of_few(sample, FEW_DISTINCT, width)? {
