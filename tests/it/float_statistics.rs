@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StructArray};
 use datafusion::arrow::datatypes::{DataType, Field};
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
 
-use quantiles_testing::{batch, physical_plan, query, register, rows, session};
+use quantiles_testing::{batch, physical_plan, query, register, rows, session, write_parquet};
 
 /// A table of these numbers, their place in the column and a structure that holds them.
 fn table(values: &[Option<f64>]) -> RecordBatch {
@@ -20,13 +21,13 @@ fn table(values: &[Option<f64>]) -> RecordBatch {
 
 /// Registers `rows` as a Parquet file with row groups of two rows.
 async fn parquet(ctx: &SessionContext, name: &str, rows: &RecordBatch, folder: &TempDir) {
-    ctx.deregister_table("memory").unwrap();
-    register(ctx, "memory", rows, 1, 8192);
     let path = folder.path().join(format!("{name}.parquet"));
-    let path = path.display();
-    let copy = format!("COPY memory TO '{path}' STORED AS PARQUET OPTIONS ('format.max_row_group_size' '2')");
-    query(ctx, &copy).await.unwrap();
-    let create = format!("CREATE EXTERNAL TABLE {name} STORED AS PARQUET LOCATION '{path}'");
+    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(2));
+    write_parquet(&path, rows, groups.build());
+    let create = format!(
+        "CREATE EXTERNAL TABLE {name} STORED AS PARQUET LOCATION '{}'",
+        path.display()
+    );
     query(ctx, &create).await.unwrap();
 }
 

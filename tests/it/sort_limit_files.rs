@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::*;
 use tempfile::TempDir;
 
@@ -12,20 +13,14 @@ use quantiles_testing::*;
 
 /// A Parquet file of `n` rows in row groups of 10 000.
 async fn parquet(ctx: &SessionContext, table: &RecordBatch, folder: &TempDir) {
-    register(ctx, "rows", table, 1, 8192);
     let path = folder.path().join("t.parquet");
-    let path = path.display();
-    let copy = format!(
-        "COPY (SELECT * FROM rows) TO '{path}' STORED AS PARQUET \
-         OPTIONS ('format.max_row_group_size' '10000')"
+    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(10_000));
+    write_parquet(&path, table, groups.build());
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+        path.display()
     );
-    query(ctx, &copy).await.unwrap();
-    query(
-        ctx,
-        &format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{path}'"),
-    )
-    .await
-    .unwrap();
+    query(ctx, &create).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,15 +129,11 @@ async fn files(ctx: &SessionContext, table: &RecordBatch, folder: &TempDir, coun
     for file in 0..count {
         let from = (file * rows).min(table.num_rows());
         let part = table.slice(from, rows.min(table.num_rows() - from));
-        let name = format!("part{file}");
-        register(ctx, &name, &part, 1, 8192);
         let path = folder.path().join(format!("{file}.parquet"));
-        let copy = format!(
-            "COPY {name} TO '{}' STORED AS PARQUET \
-             OPTIONS ('format.max_row_group_size' '50000', 'format.data_page_row_count_limit' '1000')",
-            path.display()
-        );
-        query(ctx, &copy).await.unwrap();
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(50_000))
+            .set_data_page_row_count_limit(1000);
+        write_parquet(&path, &part, properties.build());
     }
     let path = folder.path().display();
     query(

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, TimestampMillisecondArray};
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
 
@@ -24,18 +25,13 @@ fn columns(pattern: Pattern) -> RecordBatch {
     batch(vec![("i", integers), ("f", floats), ("g", groups)])
 }
 
-/// Writes `rows` as Parquet files of at most `rows_each` rows, in pages of 1000 rows, and registers them as the table `files`.
+/// Writes `rows` as Parquet files of at most `rows_each` rows, in pages of about 1000 rows, and registers them as the table `files`.
 async fn parquet(ctx: &SessionContext, rows: &RecordBatch, rows_each: usize, folder: &Path) {
     for start in (0..rows.num_rows()).step_by(rows_each) {
         let path = folder.join(format!("{start:06}.parquet"));
         let slice = rows.slice(start, rows_each.min(rows.num_rows() - start));
-        let name = format!("slice_{start}");
-        register(ctx, &name, &slice, 1, 8192);
-        let copy = format!(
-            "COPY {name} TO '{}' STORED AS PARQUET OPTIONS ('format.data_page_row_count_limit' '1000')",
-            path.display()
-        );
-        query(ctx, &copy).await.unwrap();
+        let pages = WriterProperties::builder().set_data_page_row_count_limit(1000);
+        write_parquet(&path, &slice, pages.build());
     }
     let create = format!(
         "CREATE EXTERNAL TABLE files STORED AS PARQUET LOCATION '{}/'",

@@ -2,7 +2,6 @@
 //!
 //! The tables are Parquet files, so that the same scripts run where tables in memory do not travel.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,11 +12,12 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::{DataFusionError, Result};
-use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionContext};
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType};
 
 use crate::sessions::root;
+use crate::tables::write_parquet;
 
 /// A session that runs scripts.
 pub struct Engine(pub SessionContext);
@@ -65,10 +65,11 @@ pub async fn output(sql: &str, frame: DataFrame) -> Result<DBOutput<DefaultColum
 
 fn write(folder: &Path, part: usize, batch: &RecordBatch) {
     std::fs::create_dir_all(folder).unwrap();
-    let file = File::create(folder.join(format!("part-{part}.parquet"))).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(batch).unwrap();
-    writer.close().unwrap();
+    write_parquet(
+        &folder.join(format!("part-{part}.parquet")),
+        batch,
+        WriterProperties::default(),
+    );
 }
 
 /// `numbers(x)`: 1 to 1000 in four files, none of them sorted.

@@ -1,9 +1,13 @@
 //! Tables in memory.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::datasource::MemTable;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::SessionContext;
 
 /// Columns as one batch.
@@ -21,6 +25,14 @@ pub fn register(ctx: &SessionContext, name: &str, rows: &RecordBatch, partitions
     }
     let table = MemTable::try_new(rows.schema(), dealt).unwrap();
     ctx.register_table(name, Arc::new(table)).unwrap();
+}
+
+/// Writes `rows`, in their order, as a Parquet file. (`COPY` by several partitions writes batches in the order in which they arrive.)
+pub fn write_parquet(path: &Path, rows: &RecordBatch, properties: WriterProperties) {
+    let file = File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    writer.write(rows).unwrap();
+    writer.close().unwrap();
 }
 
 /// A small generator of reproducible numbers.
