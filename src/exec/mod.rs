@@ -25,6 +25,7 @@ mod group_engine;
 mod grouped;
 mod grouped_topk;
 mod mode;
+mod moving;
 mod numbered;
 #[cfg(feature = "cuda")]
 mod on_device;
@@ -60,6 +61,7 @@ pub use grouped::GroupedQuantilesExec;
 pub use grouped_topk::GroupedTopKExec;
 pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub(crate) use mode::{Mode, by_key};
+pub use moving::MovingQuantilesExec;
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
 pub use operator::Operator;

@@ -72,7 +72,6 @@ impl ExactQuantiles {
     }
 
     /// The quantiles that are bound into the function.
-    #[cfg(feature = "ballista")]
     pub(super) fn bound(&self) -> Option<&Quantiles> {
         self.bound.as_ref()
     }

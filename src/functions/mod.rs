@@ -49,6 +49,8 @@ pub(crate) use gk::GkFunction;
 pub(crate) use guarded::DELIVERED_TWICE;
 pub(crate) use guarded::{Guarded, Merged, Numbers};
 pub(crate) use moving::MovingQuantiles;
+pub(crate) use moving::answers::answers_of_frames;
+pub(crate) use moving::call::MovingCall;
 pub(crate) use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use topk::TopKBy;

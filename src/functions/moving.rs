@@ -1,4 +1,4 @@
-//! Quantiles over window frames of `ROWS`, as a window function of this crate.
+//! Quantiles over moving window frames: of all frames at once, and as a window function for frames of `ROWS`.
 //!
 //! ```text
 //! row        4 5 6 7 8 9 10 11 12        rows seen: each key is made once, with its batch
@@ -8,7 +8,11 @@
 //! DataFusion would hand an accumulator a slice of an array for each row that enters or leaves, which costs more than
 //! the order statistics. Here the rows of a frame are known by their numbers alone. The frame holds the keys of its
 //! rows, so DataFusion can drop each row that has its answer. Time of a row: as in [`keys`](super::keys).
+//!
+//! Where all rows of many frames are known, as in [`MovingQuantilesExec`](crate::exec::MovingQuantilesExec), [`answers`] ranks them once.
 
+pub(crate) mod answers;
+pub(crate) mod call;
 #[cfg(feature = "ballista")]
 mod plan_bytes;
 
@@ -24,11 +28,13 @@ use datafusion::logical_expr::{
     PartitionEvaluator, Signature, Volatility, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowUDFImpl,
 };
 
+use self::answers::answers_of_frames;
 use super::ExactQuantiles;
 use super::keys::{FrameAnswers, key_at};
 use crate::key::{Key, Width, kept, with_key};
 use crate::quantile::{AnswerSpec, Quantiles, TypedAnswerSpec};
 use crate::select::ordered::OrderedKeys;
+use crate::threads::Stop;
 
 /// The window function of one call over frames of `ROWS`. The call's quantiles and its frame are part of the function.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -244,15 +250,10 @@ impl<K: Key> PartitionEvaluator for MovingFrame<K> {
     }
 
     fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
-        self.see(single_argument(values)?.as_ref())?;
-        let (mut keys, mut lengths) = (Vec::new(), Vec::with_capacity(rows));
-        for _ in 0..rows {
-            self.advance(rows as u64)?;
-            let tree = &self.tree;
-            self.answers
-                .keys(&self.column, tree.len(), &|rank| key_at(tree, rank), &mut keys)?;
-            lengths.push(tree.len());
-        }
-        self.column.group_rows(self.answers.array(&keys)?, &lengths)
+        let frames = (0..rows as u64).map(|row| {
+            let frame = self.offsets.frame(row, rows as u64);
+            frame.start as usize..frame.end as usize
+        });
+        answers_of_frames(&self.column, single_argument(values)?, frames, &Stop::default())
     }
 }

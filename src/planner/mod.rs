@@ -26,6 +26,7 @@ mod float_statistics;
 mod foreign;
 mod grouped_topk;
 mod memory;
+mod moving;
 mod node;
 mod physical;
 #[cfg(feature = "cuda")]
@@ -46,6 +47,7 @@ pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;
+pub use moving::MovingQuantilesRule;
 use node::QuantilesNode;
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]

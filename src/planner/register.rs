@@ -13,7 +13,7 @@ use datafusion::prelude::SessionContext;
 
 #[cfg(feature = "ballista")]
 use super::client::ClientPlanner;
-use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, SortLimitRule};
+use super::{CheckQuantiles, FloatStatisticsRule, MovingQuantilesRule, QuantilesPlanner, SortLimitRule};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::topk::topk_aggregates;
@@ -59,9 +59,11 @@ fn is_registered(state: &SessionState) -> bool {
 
 /// The physical optimizer rules that a session with this planner has and that are not among `rules`.
 fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
-    let (floats, topk): (SharedRule, SharedRule) = (Arc::new(FloatStatisticsRule), Arc::new(SortLimitRule));
+    let floats: SharedRule = Arc::new(FloatStatisticsRule);
     let ours = match origin {
-        Origin::DataFusion | Origin::Ours | Origin::Wrapping => vec![floats, topk],
+        Origin::DataFusion | Origin::Ours | Origin::Wrapping => {
+            vec![floats, Arc::new(MovingQuantilesRule), Arc::new(SortLimitRule)]
+        }
         Origin::Staged | Origin::Foreign => vec![floats],
         Origin::Remote { .. } => Vec::new(),
     };

@@ -6,8 +6,8 @@
 //! ```
 //! DataFusion expands a constant argument to an array of all rows in reach of a frame, and slices it for every row
 //! that enters or leaves. For a list of quantiles and a wide frame that is far more work than the answers. Frames of
-//! `ROWS` need no slices at all ([`MovingQuantiles`]). For frames of `RANGE` and `GROUPS` only DataFusion knows which
-//! rows they hold.
+//! `ROWS` need no slices at all ([`MovingQuantiles`]). For frames of `RANGE` and `GROUPS` only DataFusion, and
+//! [`MovingQuantilesExec`](crate::exec::MovingQuantilesExec), know which rows they hold.
 
 use std::sync::Arc;
 
@@ -45,25 +45,23 @@ pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPla
             params.distinct,
             &data_type,
         );
-        Some(match moving {
-            Some(moving) => moved(window, moving, x).ok()?,
-            None => {
-                let bound = Arc::new(AggregateUDF::from(function.bound_to(quantiles)));
-                over_same_window(window, bound.into(), vec![x.clone()])
-            }
-        })
+        let function = match moving {
+            Some(moving) => Arc::new(WindowUDF::from(moving)).into(),
+            None => Arc::new(AggregateUDF::from(function.bound_to(quantiles))).into(),
+        };
+        bound(window, function, x).ok()
     })
 }
 
-/// A window call with `moving` as its function. Window functions know neither `DISTINCT` nor `FILTER`: `moving` has
-/// the first inside, and rows that the filter drops get NULL for a value.
-fn moved(window: &WindowFunction, moving: MovingQuantiles, x: &Expr) -> Result<Expr> {
+/// A window call with its quantiles inside `function`. Window functions know neither `DISTINCT` nor `FILTER`: [`MovingQuantiles`] has the first
+/// inside, and rows that the filter drops get NULL for a value.
+fn bound(window: &WindowFunction, function: WindowFunctionDefinition, x: &Expr) -> Result<Expr> {
     let x = match window.params.filter.as_deref() {
         Some(filter) => when(filter.clone(), x.clone()).end()?,
         None => x.clone(),
     };
     let mut window = window.clone();
-    (window.params.filter, window.params.distinct) = (None, false);
-    let function = Arc::new(WindowUDF::from(moving));
-    Ok(over_same_window(&window, function.into(), vec![x]))
+    window.params.filter = None;
+    window.params.distinct &= matches!(function, WindowFunctionDefinition::AggregateUDF(_));
+    Ok(over_same_window(&window, function, vec![x]))
 }

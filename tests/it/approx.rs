@@ -349,7 +349,7 @@ async fn what_runs_is_what_the_plan_says() {
         ),
         (
             "SELECT approx_percentile_gk(x, 0.5) OVER (ORDER BY x ROWS 3 PRECEDING) FROM t",
-            "BoundedWindowAggExec",
+            "MovingQuantilesExec",
         ),
     ] {
         let plan = physical_plan(&ctx, sql).await;

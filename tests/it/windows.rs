@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt64Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt64Array};
 use datafusion::arrow::compute::{concat_batches, filter, is_not_null, take};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion_quantiles::Method;
 use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::quantile::{Quantile, QuantileSpec};
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 use quantiles_testing::fixed_width::{types, values};
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::{batch, cases, query, register, row, rows, session};
+use quantiles_testing::*;
 
 const LIST: [f64; 4] = [0.5, 0.0, 1.0, 0.07];
 
@@ -222,4 +224,129 @@ async fn frames_that_grow_over_many_rows() {
     let wide = "SELECT count(*) FROM (SELECT i, exact_quantiles(i, 0) OVER (ORDER BY i ROWS 100000 PRECEDING) AS m FROM t) \
                 WHERE m = greatest(i - 100000, 0)";
     assert_eq!(row(&ctx, wide).await, n.to_string());
+}
+
+/// Rows enough for several steps and chunks: groups of few and of many rows, NULLs, peers, and gaps.
+fn many_rows(n: i64) -> RecordBatch {
+    let words = Pattern::Random.words(n as usize, 7);
+    let x = words
+        .iter()
+        .enumerate()
+        .map(|(row, word)| (row % 11 != 3).then_some(word % 5000));
+    // Group 0 has most rows, each other one 50.
+    let group = |row: i64| if row < n / 4 * 3 { 0 } else { 1 + row / 50 };
+    let k = (0..n).map(|row| (row % 1009 != 0).then_some(row / 3 + row / 700 * 40));
+    batch(vec![
+        ("i", Arc::new(Int64Array::from_iter_values(0..n)) as ArrayRef),
+        ("g", Arc::new(Int64Array::from_iter_values((0..n).map(group)))),
+        ("k", Arc::new(Int64Array::from_iter(k))),
+        ("x", Arc::new(Int64Array::from_iter(x))),
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_of_many_rows_are_those_of_datafusion() {
+    let (table, theirs) = (many_rows(70_000), ordinary());
+    register(&theirs, "t", &table, 1, 8192);
+    for (over, calls) in [
+        ("ORDER BY i ROWS BETWEEN 9 PRECEDING AND 3 FOLLOWING", "0.5"),
+        (
+            "ORDER BY i ROWS BETWEEN 20000 PRECEDING AND 10000 PRECEDING",
+            "[0, 0.3, 1]",
+        ),
+        (
+            "PARTITION BY g ORDER BY i ROWS BETWEEN 2000 PRECEDING AND 40000 FOLLOWING",
+            "0.9",
+        ),
+        (
+            "PARTITION BY g ORDER BY i DESC ROWS 400 PRECEDING",
+            "0.5, 'linear'",
+        ),
+        (
+            "PARTITION BY g ORDER BY i ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+            "0.25",
+        ),
+        ("PARTITION BY g ORDER BY k", "0.5"),
+        ("ORDER BY k RANGE BETWEEN 300 PRECEDING AND 5 FOLLOWING", "0.5"),
+        (
+            "ORDER BY k DESC NULLS LAST RANGE BETWEEN 90 FOLLOWING AND 2000 FOLLOWING",
+            "[0.1, 0.9]",
+        ),
+        (
+            "PARTITION BY g ORDER BY k GROUPS BETWEEN 70 PRECEDING AND 2 PRECEDING",
+            "0.5",
+        ),
+    ] {
+        let sql = format!(
+            "SELECT i, exact_quantiles(x, {calls}) OVER w AS a, count(x) OVER w AS n, \
+             exact_quantiles(DISTINCT x, 0.5) FILTER (WHERE i % 3 > 0) OVER w AS b \
+             FROM t WINDOW w AS ({over}) ORDER BY i"
+        );
+        let expected = rows(&theirs, &sql).await;
+        for partitions in [1, 3] {
+            let ours = session(partitions);
+            register(&ours, "t", &table, partitions, 1000);
+            let plan = physical_plan(&ours, &sql).await;
+            assert!(plan.contains("MovingQuantilesExec: "), "{plan}");
+            assert!(rows(&ours, &sql).await == expected, "{sql}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_hold_the_rows_that_they_need_and_reserve_them() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("t.parquet");
+    write_parquet(&path, &many_rows(220_000), WriterProperties::default());
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}' WITH ORDER (i ASC)",
+        path.display()
+    );
+    let sql = |before: &str| {
+        format!(
+            "SELECT count(m) FROM \
+             (SELECT exact_quantiles(x, 0.5) OVER (ORDER BY i ROWS {before} PRECEDING) AS m FROM t)"
+        )
+    };
+    let ctx = limited(20, 2);
+    query(&ctx, &create).await.unwrap();
+    assert_eq!(row(&ctx, &sql("1000")).await, "220000");
+    let error = query(&ctx, &sql("UNBOUNDED")).await.unwrap_err().to_string();
+    assert!(
+        error.contains("the rows of moving frames") && error.contains("bytes wanted"),
+        "{error}"
+    );
+    all_is_given_back(&ctx).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_beyond_the_values_of_a_type_are_those_of_the_group() {
+    let ends = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
+    let k: ArrayRef = Arc::new(Int64Array::from_iter_values(ends));
+    let u: ArrayRef = Arc::new(UInt64Array::from_iter_values([
+        0,
+        1,
+        2,
+        5,
+        6,
+        u64::MAX - 1,
+        u64::MAX,
+    ]));
+    let x: ArrayRef = Arc::new(Int64Array::from_iter_values(0..7));
+    let table = batch(vec![("k", k), ("u", u), ("x", x)]);
+    let (ours, theirs) = (session(1), ordinary());
+    register(&ours, "t", &table, 1, 2);
+    register(&theirs, "t", &table, 1, 2);
+    for column in ["k", "u", "k DESC", "u DESC"] {
+        for frame in [
+            "2 PRECEDING AND 2 FOLLOWING",
+            "3 FOLLOWING AND 5 FOLLOWING",
+            "5 PRECEDING AND 1 PRECEDING",
+        ] {
+            let sql = format!(
+                "SELECT x, exact_quantiles(x, [0, 0.5, 1]) OVER (ORDER BY {column} RANGE BETWEEN {frame}) FROM t ORDER BY x"
+            );
+            assert_eq!(rows(&ours, &sql).await, rows(&theirs, &sql).await, "{sql}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ mod count;
 mod extract;
 pub(crate) mod groups;
 mod lists;
+pub(crate) mod moving;
 mod rounds;
 pub(crate) mod sample;
 pub(crate) mod scan_answer;
