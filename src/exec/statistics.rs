@@ -9,6 +9,7 @@ use datafusion::execution::TaskContext;
 use datafusion::parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use datafusion::parquet::arrow::parquet_to_arrow_schema;
 use datafusion::parquet::file::metadata::ParquetMetaData;
+use futures::StreamExt;
 
 use super::extents::{Extent, Extents, KnownValues};
 use super::row_source::RowSource;
@@ -29,11 +30,25 @@ pub(super) async fn extents(
     let runtime = context.runtime_env();
     let store = runtime.object_store(&source.config().object_store_url)?;
     let cache = runtime.cache_manager.get_file_metadata_cache();
+    let concurrency = context
+        .session_config()
+        .options()
+        .execution
+        .meta_fetch_concurrency;
+    let files = source.files().map(|(first, file)| (first, file.object_meta.clone()));
+    let files: Vec<_> = files.collect();
+    let metadata = futures::stream::iter(files).map(|(first, file)| {
+        let (store, cache) = (Arc::clone(&store), Arc::clone(&cache));
+        async move {
+            let metadata = DFParquetMetadata::new(store.as_ref(), &file)
+                .with_file_metadata_cache(Some(cache));
+            (first, metadata.fetch_metadata().await.ok())
+        }
+    });
+    let mut metadata = metadata.buffered(concurrency.into());
     let mut extents = Vec::new();
-    for (first, file) in source.files() {
-        let metadata = DFParquetMetadata::new(store.as_ref(), &file.object_meta)
-            .with_file_metadata_cache(Some(Arc::clone(&cache)));
-        let Ok(metadata) = metadata.fetch_metadata().await else {
+    while let Some((first, metadata)) = metadata.next().await {
+        let Some(metadata) = metadata else {
             return Ok(None);
         };
         extents.extend(of_file(&metadata, first, name, spec)?);

@@ -26,6 +26,9 @@ use crate::threads::{Stop, ThreadPool};
 /// New rows for each thread after which frames are answered.
 const STEP_ROWS: usize = 1 << 15;
 
+/// New rows after which frames are answered, as a multiple of the rows that are held: those are ranked again with each step.
+const HELD_FACTOR: usize = 3;
+
 /// Least frames of a chunk: fewer would be ranked in less time than it takes to hand them to a thread.
 const CHUNK_FRAMES: usize = 1 << 12;
 
@@ -119,7 +122,8 @@ impl MovingRows {
             match input.try_next().await? {
                 Some(batch) if batch.num_rows() > 0 => {
                     self.push(batch)?;
-                    let is_enough = self.new >= self.held.max(STEP_ROWS * self.pool.threads());
+                    let is_enough =
+                        self.new >= (HELD_FACTOR * self.held).max(STEP_ROWS * self.pool.threads());
                     if is_enough || self.reserve().is_err() {
                         self.step(false).await?;
                     }
