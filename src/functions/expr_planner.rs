@@ -10,7 +10,9 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregate
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit};
 
 use super::gk::{GkFunction, check_arguments};
-use super::{ExactQuantiles, FunctionName, QuantileArgument, TopKBy, constant, topk, variant};
+use super::{
+    ExactQuantiles, FunctionName, QuantileArgument, RankFunction, TopKBy, constant, ranks, topk, variant,
+};
 use crate::quantile::Method;
 
 /// Plans `exact_quantiles(x, q [, method])` and its other names, with `WITHIN GROUP` and with `OVER`.
@@ -28,6 +30,14 @@ impl ExprPlanner for QuantilesExprPlanner {
             topk::plan_call(function, &raw.args, &raw.order_by)?
         } else if let Some(function) = ExactQuantiles::of(&raw.func) {
             plan_call(function, &raw.args, descending, raw.null_treatment)?
+        } else if let Some(function) = RankFunction::of(&raw.func) {
+            ranks::plan_call(
+                function,
+                &raw.args,
+                &raw.order_by,
+                raw.distinct,
+                raw.null_treatment,
+            )?
         } else if let Some(function) = GkFunction::of(&raw.func) {
             let planned = plan_sketch(function, &raw.args, descending, raw.null_treatment)?;
             (planned, raw.args.clone())
@@ -49,10 +59,15 @@ impl ExprPlanner for QuantilesExprPlanner {
         named_as(Expr::AggregateFunction(call), &written)
     }
 
-    fn plan_window(&self, raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+    fn plan_window(&self, mut raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
         let WindowFunctionDefinition::AggregateUDF(udaf) = &raw.func_def else {
             return Ok(PlannerResult::Original(raw));
         };
+        // DataFusion looks among aggregates first. `rank() OVER (..)` means its window function of that name.
+        if let Some(ranking) = RankFunction::of(udaf).and_then(ranks::window_function) {
+            raw.func_def = WindowFunctionDefinition::WindowUDF(ranking);
+            return Ok(PlannerResult::Original(raw));
+        }
         if let Some(function) = GkFunction::of(udaf) {
             plan_sketch(function, &raw.args, None, raw.null_treatment)?;
         }
@@ -60,6 +75,8 @@ impl ExprPlanner for QuantilesExprPlanner {
             plan_call(function, &raw.args, None, raw.null_treatment)?
         } else if let Some(function) = TopKBy::of(udaf) {
             topk::plan_call(function, &raw.args, &[])?
+        } else if let Some(function) = RankFunction::of(udaf) {
+            ranks::plan_call(function, &raw.args, &[], raw.distinct, raw.null_treatment)?
         } else {
             return Ok(PlannerResult::Original(raw));
         };

@@ -27,6 +27,7 @@ mod moving;
 mod mutated;
 mod names;
 mod percentile_cont;
+pub(crate) mod ranks;
 mod strings;
 pub(crate) mod topk;
 mod types;
@@ -53,6 +54,7 @@ pub(crate) use moving::answers::answers_of_frames;
 pub(crate) use moving::call::MovingCall;
 pub(crate) use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
+pub(crate) use ranks::RankFunction;
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 
@@ -98,7 +100,22 @@ pub(crate) fn variant(sql_name: FunctionName, method: Method, descending: bool) 
 
 /// Calls for the DataFrame and expression API.
 pub mod expr_fn {
-    use super::{AggregateFunction, Expr, Method, aggregate};
+    use datafusion::logical_expr::expr::Sort;
+
+    use super::ranks::{Direction, RankName, ranking};
+    use super::{AggregateFunction, AggregateUDF, Arc, Expr, Method, aggregate};
+
+    /// A call of an aggregate function.
+    fn call(function: Arc<AggregateUDF>, args: Vec<Expr>) -> Expr {
+        Expr::AggregateFunction(AggregateFunction::new_udf(
+            function,
+            args,
+            false,
+            None,
+            Vec::new(),
+            None,
+        ))
+    }
 
     /// Exact quantiles of `x`, which skips NULLs.
     ///
@@ -112,13 +129,50 @@ pub mod expr_fn {
     /// let median = exact_quantiles(col("fare"), lit(0.5), Method::Disc, false).alias("median");
     /// ```
     pub fn exact_quantiles(x: Expr, quantiles: Expr, method: Method, descending: bool) -> Expr {
-        Expr::AggregateFunction(AggregateFunction::new_udf(
-            aggregate(method, descending),
-            vec![x, quantiles],
-            false,
-            None,
-            Vec::new(),
-            None,
-        ))
+        call(aggregate(method, descending), vec![x, quantiles])
+    }
+
+    /// The number of values of `x` at or below `v`, a constant or a list of constants. NULLs are skipped.
+    ///
+    /// ```
+    /// # use datafusion::prelude::*;
+    /// # use datafusion_quantiles::functions::expr_fn::exact_rank;
+    /// let cheap = exact_rank(col("fare"), lit(10)).alias("cheap");
+    /// ```
+    pub fn exact_rank(x: Expr, v: Expr) -> Expr {
+        call(ranking(RankName::ExactRank, Direction::of(false)), vec![x, v])
+    }
+
+    /// The share of the values of `x` that is at or below `v`, a constant or a list of constants. NULLs are skipped; no values give NULL.
+    pub fn exact_cdf(x: Expr, v: Expr) -> Expr {
+        call(ranking(RankName::ExactCdf, Direction::of(false)), vec![x, v])
+    }
+
+    /// The rank that a row with `v` would have in an order: SQL's `rank(v) WITHIN GROUP (ORDER BY ..)`.
+    pub fn hypothetical_rank(v: Expr, order: Sort) -> Expr {
+        hypothetical(RankName::Rank, v, order)
+    }
+
+    /// The rank that a row with `v` would have in an order where equal rows count once: SQL's `dense_rank(v) WITHIN GROUP (ORDER BY ..)`.
+    pub fn hypothetical_dense_rank(v: Expr, order: Sort) -> Expr {
+        hypothetical(RankName::DenseRank, v, order)
+    }
+
+    /// The share of rows before one with `v`: SQL's `percent_rank(v) WITHIN GROUP (ORDER BY ..)`.
+    pub fn hypothetical_percent_rank(v: Expr, order: Sort) -> Expr {
+        hypothetical(RankName::PercentRank, v, order)
+    }
+
+    /// The share of rows up to one with `v` and its equals, itself included: SQL's `cume_dist(v) WITHIN GROUP (ORDER BY ..)`.
+    pub fn hypothetical_cume_dist(v: Expr, order: Sort) -> Expr {
+        hypothetical(RankName::CumeDist, v, order)
+    }
+
+    fn hypothetical(sql_name: RankName, v: Expr, order: Sort) -> Expr {
+        let direction = Direction {
+            descending: !order.asc,
+            nulls_first: order.nulls_first,
+        };
+        call(ranking(sql_name, direction), vec![order.expr, v])
     }
 }

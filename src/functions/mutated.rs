@@ -20,6 +20,7 @@ use rand::rngs::SmallRng;
 use super::all_aggregates;
 use super::gk::gk_aggregates;
 use super::guarded::Guarded;
+use super::ranks::rank_aggregates;
 use super::topk::topk_aggregates;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
 use crate::wire::put;
@@ -83,6 +84,16 @@ fn calls() -> Vec<AggregateFunctionExpr> {
         }
     }
     calls.push(call(&named(gk_aggregates(), "gk_merge"), vec![column("b")], false).unwrap());
+    for name in ["exact_rank", "cume_dist", "dense_rank"] {
+        let function = named(rank_aggregates(), name);
+        for (values, v) in [("f", ScalarValue::from(0.5)), ("s", ScalarValue::from("text"))] {
+            for function in [Arc::clone(&function), guarded(&function)] {
+                let arguments = || vec![column(values), constant(v.clone())];
+                calls.push(call(&function, arguments(), false).unwrap());
+                calls.extend((name == "exact_rank").then(|| call(&function, arguments(), true).unwrap()));
+            }
+        }
+    }
     for function in topk_aggregates() {
         for values in ["f", "s"] {
             for arguments in [

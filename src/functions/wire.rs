@@ -7,6 +7,7 @@
 //!             2 | aggregate                      with guarded states
 //!             3 | name | rows?                   the best rows: one value, or a list of at most `rows`
 //!             4                                  count, which is sent inside a guard only
+//!             5 | name | cuts?                   ranks of values
 //! window:     name | quantiles | frame | DISTINCT
 //! ```
 
@@ -17,8 +18,9 @@ use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::logical_expr::{AggregateUDF, WindowUDF};
 
 use super::guarded::Guarded;
-use super::{ExactQuantiles, GkFunction, MovingQuantiles, TopKBy, all_aggregates};
+use super::{ExactQuantiles, GkFunction, MovingQuantiles, RankFunction, TopKBy, all_aggregates};
 use crate::functions::gk::gk_aggregates;
+use crate::functions::ranks::rank_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::quantile::Quantiles;
 use crate::wire::{Reader, put};
@@ -28,6 +30,7 @@ const APPROXIMATE: u8 = 1;
 const GUARDED: u8 = 2;
 const TOP_ROWS: u8 = 3;
 const COUNT: u8 = 4;
+const RANK: u8 = 5;
 
 /// Appends an aggregate function of this crate. For any other function it appends nothing and returns `false`.
 pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool {
@@ -45,6 +48,11 @@ pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool 
         out.push(TOP_ROWS);
         put_name(function.name(), out);
         rows.put_bound(out);
+        true
+    } else if let Some(rank) = RankFunction::of(function) {
+        out.push(RANK);
+        put_name(function.name(), out);
+        rank.put_bound(out);
         true
     } else if let Some(guarded) = Guarded::of(function) {
         let start = out.len();
@@ -92,9 +100,16 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
                 None => function.as_ref().clone(),
             })
         }
+        RANK => {
+            let function = named(rank_aggregates(), input)?;
+            Ok(match RankFunction::of(&function) {
+                Some(rank) => rank.with_bound(input)?.into(),
+                None => function.as_ref().clone(),
+            })
+        }
         // A guard inside a guard is refused: damaged bytes could nest them without a limit.
         GUARDED => match input.peek() {
-            Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT) => {
+            Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT | RANK) => {
                 Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into())
             }
             kind => input.damaged(format!("a guarded function of kind {kind:?}")),
@@ -161,6 +176,9 @@ pub(super) fn read_option<T>(
 
 #[cfg(test)]
 mod tests {
+    use datafusion::arrow::datatypes::DataType;
+    use datafusion::common::ScalarValue;
+
     use super::*;
     use crate::functions::topk::TopKName;
     use crate::quantile::Quantile;
@@ -203,6 +221,29 @@ mod tests {
             round_trip(&rows.bound_to(Some(300)).into());
             if rows.sql_name() != TopKName::Topk {
                 round_trip(&rows.bound_to(None).into());
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_come_back_with_their_cuts() {
+        for function in rank_aggregates() {
+            round_trip(function);
+            round_trip(&Guarded::new(Arc::clone(function)).into());
+            let rank = RankFunction::of(function).unwrap();
+            for (x, constants) in [
+                (DataType::Int64, ScalarValue::from(7_i64)),
+                (DataType::Int64, ScalarValue::from(f64::INFINITY)),
+                (DataType::Utf8, ScalarValue::from("some text")),
+                (DataType::Float64, ScalarValue::Float64(None)),
+            ] {
+                round_trip(&rank.bound_to(&x, &constants).unwrap().into());
+                let list = ScalarValue::new_list(
+                    &[constants.clone(), constants.clone()],
+                    &constants.data_type(),
+                    true,
+                );
+                round_trip(&rank.bound_to(&x, &ScalarValue::List(list)).unwrap().into());
             }
         }
     }

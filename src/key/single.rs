@@ -19,11 +19,13 @@ impl KeySpec {
         mut take: impl FnMut(KeyBits) -> Result<()>,
     ) -> Result<()> {
         let width = self.width();
-        let bytes = if values.data_type() == self.data_type() && values.null_count() == 0 {
-            primitive_bytes(values).filter(|bytes| bytes.len() == values.len() * width.bytes())
-        } else {
-            None
-        };
+        // An empty buffer of narrower values need not be aligned for words.
+        let bytes =
+            if values.data_type() == self.data_type() && !values.is_empty() && values.null_count() == 0 {
+                primitive_bytes(values).filter(|bytes| bytes.len() == values.len() * width.bytes())
+            } else {
+                None
+            };
         let Some(bytes) = bytes else {
             return self.keys(values)?.into_iter().try_for_each(take);
         };

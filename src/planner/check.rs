@@ -10,7 +10,9 @@ use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan, WindowFunctionDe
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::functions::gk::{GkFunction, check_arguments};
-use crate::functions::{ExactQuantiles, QuantileArgument, TopKBy, constant, respell_distinct, topk};
+use crate::functions::{
+    ExactQuantiles, QuantileArgument, RankFunction, TopKBy, constant, ranks, respell_distinct, topk,
+};
 
 /// Checks the constants of every call in a plan: a quantile that is not a number in [0, 1] is a planning error that
 /// names it, even if no row would ever reach the call.
@@ -85,7 +87,9 @@ fn respelled_call(expr: Expr, input: &LogicalPlan) -> Result<Transformed<Expr>> 
 
 /// Number of leading arguments that are columns; the others are constants. `None` for functions that are not this crate's.
 fn value_arguments(function: &AggregateUDF) -> Option<usize> {
-    let is_ranked = ExactQuantiles::of(function).is_some() || GkFunction::of(function).is_some();
+    let is_ranked = ExactQuantiles::of(function).is_some()
+        || GkFunction::of(function).is_some()
+        || RankFunction::of(function).is_some();
     let is_top = TopKBy::of(function).is_some();
     is_top.then_some(2).or(is_ranked.then_some(1))
 }
@@ -161,6 +165,9 @@ fn check_call(expr: &Expr) -> Result<()> {
     }
     if let Some(function) = TopKBy::of(function).filter(|function| !function.is_bound()) {
         return topk::check_arguments(function.sql_name(), args);
+    }
+    if let (Some(function), [_, constants]) = (RankFunction::of(function), args.as_slice()) {
+        return ranks::check_constants(function.sql_name(), constants);
     }
     match (ExactQuantiles::of(function), args.get(1)) {
         (Some(function), Some(quantiles)) => {

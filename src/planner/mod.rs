@@ -32,6 +32,7 @@ mod physical;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod query_planner;
+mod ranks;
 mod register;
 mod repeatable;
 mod rewrite;

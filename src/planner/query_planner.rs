@@ -20,6 +20,7 @@ use super::first_rows::first_rows;
 use super::foreign::{SharedQueryPlanner, plan_with_inner};
 use super::grouped_topk::{bind_rows, rewrite_topk};
 use super::memory::with_memory_rules;
+use super::ranks::bind_constants;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
 use super::windows::bind_quantiles;
@@ -177,6 +178,7 @@ impl QueryPlanner for QuantilesPlanner {
         };
         let mut rewritten = replaced
             .transform_data(answer_exactly)?
+            .transform_data(bind_constants)?
             .transform_data(rewrite)?
             .transform_data(bind_quantiles)?
             .transform_data(bind_rows)?;

@@ -16,6 +16,7 @@ use super::client::ClientPlanner;
 use super::{CheckQuantiles, FloatStatisticsRule, MovingQuantilesRule, QuantilesPlanner, SortLimitRule};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
+use crate::functions::ranks::rank_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, unaliased};
 
@@ -190,7 +191,8 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             let ours = all_aggregates()
                 .iter()
                 .chain(gk_aggregates())
-                .chain(topk_aggregates());
+                .chain(topk_aggregates())
+                .chain(rank_aggregates());
             functions.extend(ours.cloned());
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().cloned());

@@ -19,7 +19,7 @@ use super::staged_call::{Argument, argument_of, staged_call};
 use super::staged_node::StagedNode;
 use crate::config::StrategyName;
 use crate::exec::staged::StagedCall;
-use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, RankFunction, TopKBy};
 
 /// Column name of the count that guards the aggregates beside it.
 const GUARD: &str = "quantiles.guard";
@@ -44,7 +44,10 @@ pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<T
 fn is_ours(expr: &Expr) -> bool {
     aggregate_call(expr).is_some_and(|call| {
         let func = &call.func;
-        ExactQuantiles::of(func).is_some() || GkFunction::of(func).is_some() || TopKBy::of(func).is_some()
+        ExactQuantiles::of(func).is_some()
+            || GkFunction::of(func).is_some()
+            || TopKBy::of(func).is_some()
+            || RankFunction::of(func).is_some()
     })
 }
 

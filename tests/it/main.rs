@@ -20,6 +20,7 @@ mod names;
 mod pinned;
 mod planner;
 mod property;
+mod ranks;
 mod refusals;
 mod select;
 mod select_edges;

@@ -170,7 +170,8 @@ impl Scope<'_> {
             filter,
         };
         let fixed = fixed_width(&call.x.data_type(self.table));
-        match self.draw.below(20) {
+        match self.draw.below(22) {
+            20..=21 => self.rank(&mut call, within),
             0..=6 => call.func = self.quantile(&call.x, within),
             7..=11 => self.top(&mut call),
             12 => {
@@ -297,6 +298,67 @@ impl Scope<'_> {
         };
     }
 
+    fn rank(&mut self, call: &mut Call, within: Option<bool>) {
+        let name = self.draw.pick(&[
+            "exact_rank",
+            "exact_cdf",
+            "rank",
+            "dense_rank",
+            "percent_rank",
+            "cume_dist",
+        ]);
+        let is_exact = name.starts_with("exact");
+        let within = if is_exact {
+            within
+        } else {
+            Some(self.draw.chance(50))
+        };
+        call.distinct &= is_exact;
+        let data_type = call.x.data_type(self.table);
+        let is_whole = data_type.is_integer();
+        if !is_whole && !data_type.is_floating() && !data_type.is_string() {
+            call.x = Expr::Column(K);
+        }
+        let data_type = call.x.data_type(self.table);
+        let count = match (call.list, self.draw.below(10)) {
+            (false, _) => 1,
+            (true, 0) => 0,
+            (true, 1) => 70,
+            _ => 1 + self.draw.below(4),
+        };
+        let at: Vec<Option<Point>> = (0..count).map(|_| self.point(&data_type)).collect();
+        call.func = Func::Rank {
+            name,
+            within,
+            nulls_first: (!is_exact && self.draw.chance(50)).then(|| self.draw.chance(50)),
+            at,
+        };
+    }
+
+    /// A constant to compare values of a type with.
+    fn point(&mut self, data_type: &DataType) -> Option<Point> {
+        let floats = [
+            0.5,
+            -2.0,
+            3.25,
+            0.0,
+            -0.0,
+            f64::NAN,
+            f64::INFINITY,
+            -1e300,
+            5e-324,
+        ];
+        let texts = ["k", "", "a common prefix of some length 7", "zz", "0"];
+        if self.draw.chance(5) {
+            return None;
+        }
+        Some(match data_type {
+            text if text.is_string() => Point::Text(self.draw.pick(&texts)),
+            float if float.is_floating() && self.draw.chance(60) => Point::Float(self.draw.pick(&floats)),
+            _ => Point::Half(self.draw.between(-3, 40)),
+        })
+    }
+
     fn builtin(&mut self, call: &mut Call, within: Option<bool>) {
         let column = self.draw.pick(&[K, F, X]);
         let column = if builtin_type(&self.table.columns[column].data_type) {
@@ -377,6 +439,7 @@ impl Scope<'_> {
                 let desc = self.draw.chance(30);
                 let spelled = match &mut call.func {
                     Func::Quantile { within, .. } | Func::Builtin { within, .. } => within,
+                    Func::Rank { name, within, .. } if name.starts_with("exact") => within,
                     Func::Top { .. } | Func::Plain(_) => &mut None,
                     _ => continue,
                 };

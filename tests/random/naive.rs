@@ -351,6 +351,22 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
         Func::Plain(name) => return plain(name, passed.map(|row| evaluate(&call.x, row)).collect()),
         Func::Top { name, k, asc } => return top(call, name, *k, *asc, passed.copied()),
         Func::FirstValue { desc } => return first_value(call, *desc, passed.copied().collect()),
+        Func::Rank {
+            name,
+            within,
+            nulls_first,
+            at,
+        } => {
+            let descending = *within == Some(true);
+            let order = Ranked {
+                name,
+                descending,
+                nulls_first: nulls_first.unwrap_or(descending),
+                distinct: call.distinct,
+            };
+            let cells: Vec<Cell> = passed.map(|row| evaluate(&call.x, row)).collect();
+            return order.of(&cells, at, call.list);
+        }
         _ => {}
     }
     let mut values: Vec<Value> = passed.filter_map(|row| evaluate(&call.x, row)).collect();
@@ -406,6 +422,77 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
         Expect::List(call.qs.iter().map(one).collect())
     } else {
         one(&call.qs[0])
+    }
+}
+
+/// What a call that ranks values asks.
+struct Ranked<'a> {
+    name: &'a str,
+    descending: bool,
+    nulls_first: bool,
+    distinct: bool,
+}
+
+impl Ranked<'_> {
+    /// The answer over some rows.
+    fn of(&self, cells: &[Cell], at: &[Option<Point>], list: bool) -> Expect {
+        let mut cells: Vec<&Cell> = cells.iter().collect();
+        let skips = self.name.starts_with("exact");
+        if skips {
+            cells.retain(|cell| cell.is_some());
+        }
+        if self.distinct || self.name == "dense_rank" {
+            cells.sort_by(|a, b| compare_cells(a, b, true, Order::Functions));
+            cells.dedup_by(|a, b| compare_cells(a, b, true, Order::Functions).is_eq());
+        }
+        if self.name == "exact_cdf" && cells.is_empty() {
+            return Expect::Is(None);
+        }
+        let one = |point: &Option<Point>| match point {
+            None if skips => Expect::Is(None),
+            point => Expect::Is(Some(self.at(&cells, point))),
+        };
+        if list {
+            Expect::List(at.iter().map(one).collect())
+        } else {
+            one(&at[0])
+        }
+    }
+
+    /// The answer for one constant.
+    fn at(&self, cells: &[&Cell], point: &Option<Point>) -> Value {
+        let ordering = |cell: &&Cell| match (cell, point) {
+            (Some(value), Some(point)) if self.descending => beside(value, point).reverse(),
+            (Some(value), Some(point)) => beside(value, point),
+            (None, None) => Ordering::Equal,
+            (None, Some(_)) if self.nulls_first => Ordering::Less,
+            (Some(_), None) if !self.nulls_first => Ordering::Less,
+            _ => Ordering::Greater,
+        };
+        let before = cells.iter().filter(|cell| ordering(cell).is_lt()).count();
+        let through = cells.iter().filter(|cell| ordering(cell).is_le()).count();
+        let rows = cells.len();
+        let share = |part: usize, whole: usize| Value::Float(part as f64 / whole as f64);
+        match self.name {
+            "exact_rank" => Value::Int(through as i128),
+            "exact_cdf" => share(through, rows),
+            "percent_rank" => share(before, rows.max(1)),
+            "cume_dist" => share(through + 1, rows + 1),
+            _ => Value::Int(before as i128 + 1),
+        }
+    }
+}
+
+/// Where a value lies beside a constant.
+fn beside(value: &Value, point: &Point) -> Ordering {
+    match (value, point) {
+        (Value::Int(value), Point::Half(twice)) => (2 * value).cmp(&(*twice).into()),
+        (Value::Float(_), Point::Half(twice)) => {
+            compare(value, &Value::Float(*twice as f64 / 2.0), Order::Functions)
+        }
+        (Value::Float(_), Point::Float(v)) => compare(value, &Value::Float(*v), Order::Functions),
+        (_, Point::Text(text)) => compare(value, &Value::Text(text.as_bytes().to_vec()), Order::Functions),
+        (value, point) => panic!("{value:?} is not compared with {point:?}"),
     }
 }
 

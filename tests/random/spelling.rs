@@ -135,6 +135,27 @@ impl Call {
             Func::Sketch { accuracy } | Func::SketchRank { accuracy, .. } => {
                 self.spelled("gk_sketch", &accuracy.to_string(), None)
             }
+            Func::Rank {
+                name,
+                within,
+                nulls_first,
+                at,
+            } => {
+                let at: Vec<_> = at.iter().map(point).collect();
+                let list = if self.list {
+                    format!("[{}]", at.join(", "))
+                } else {
+                    at[0].clone()
+                };
+                let call = self.spelled(name, &list, *within);
+                match nulls_first {
+                    None => call,
+                    Some(first) => {
+                        let order = call.strip_suffix(')').unwrap_or(&call);
+                        format!("{order} NULLS {})", if *first { "FIRST" } else { "LAST" })
+                    }
+                }
+            }
             Func::Top { name, k, asc } => {
                 let distinct = if self.distinct { "DISTINCT " } else { "" };
                 let k = k.map_or(String::new(), |k| format!(", {k}"));
@@ -162,6 +183,18 @@ impl Call {
             Func::SketchRank { at, .. } => format!("gk_rank({call}, {at})"),
             _ => call,
         }
+    }
+}
+
+/// A constant that values are compared with.
+fn point(point: &Option<Point>) -> String {
+    match point {
+        None => "NULL".into(),
+        Some(Point::Half(twice)) if twice % 2 == 0 => (twice / 2).to_string(),
+        Some(Point::Half(twice)) => format!("{:?}", *twice as f64 / 2.0),
+        Some(Point::Float(v)) if v.is_finite() => format!("{v:?}"),
+        Some(Point::Float(v)) => format!("'{v}'::double"),
+        Some(Point::Text(text)) => format!("'{text}'"),
     }
 }
 

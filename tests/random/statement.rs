@@ -57,6 +57,15 @@ pub(crate) struct Q {
     pub(crate) text: String,
 }
 
+/// A constant that values are compared with.
+#[derive(Debug, Clone)]
+pub(crate) enum Point {
+    /// Half of a whole number, beside whole numbers.
+    Half(i64),
+    Float(f64),
+    Text(&'static str),
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum Func {
     /// Exact quantiles and their other names: name, method or `""`, whether it stands in `WITHIN GROUP`.
@@ -89,6 +98,13 @@ pub(crate) enum Func {
     SketchRank {
         accuracy: u64,
         at: i64,
+    },
+    /// Ranks of values: `exact_rank`, `exact_cdf`, and the hypothetical-set functions, whose direction and place of NULLs are given.
+    Rank {
+        name: &'static str,
+        within: Option<bool>,
+        nulls_first: Option<bool>,
+        at: Vec<Option<Point>>,
     },
     /// `topk_by`, `max_by`, `min_by`; `asc` is the third name's direction.
     Top {

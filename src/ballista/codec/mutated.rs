@@ -15,6 +15,7 @@ use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
 use super::tests::planned;
 use super::*;
 use crate::functions::gk::gk_aggregates;
+use crate::functions::ranks::{RankFunction, rank_aggregates};
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, all_aggregates};
 use crate::mutated::{Decoder, SLACK, uncounted};
@@ -130,6 +131,17 @@ fn functions() -> Vec<Vec<u8>> {
     for function in topk_aggregates() {
         all.push(Guarded::new(Arc::clone(function)).into());
         all.push(TopKBy::of(function).unwrap().bound_to(Some(3)).into());
+    }
+    for function in rank_aggregates() {
+        use datafusion::common::ScalarValue;
+        let rank = RankFunction::of(function).unwrap();
+        all.push(Guarded::new(Arc::clone(function)).into());
+        for (x, v) in [
+            (DataType::Float64, ScalarValue::from(1.5)),
+            (DataType::Utf8, ScalarValue::from("text")),
+        ] {
+            all.push(rank.bound_to(&x, &v).unwrap().into());
+        }
     }
     let approximate = gk_aggregates()
         .iter()

@@ -7,16 +7,19 @@ use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, StructArray, UInt64Array, new_null_array,
 };
 use datafusion::arrow::buffer::NullBuffer;
-use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options, concat};
+use datafusion::arrow::compute::{CastOptions, cast_with_options, concat};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::utils::SingleRowListArrayBuilder;
-use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
+use datafusion::common::{
+    DataFusionError, Result, ScalarValue, exec_datafusion_err, exec_err, internal_err, plan_err,
+};
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use crate::functions::ranks::Cut;
 use crate::functions::types::{answer_type, is_list};
-use crate::key::{KeyBits, KeySpec};
+use crate::key::{KeyBits, KeySpec, Order};
 use crate::quantile::Quantiles;
 use crate::sketch::{AnySummary, Header};
 
@@ -84,20 +87,6 @@ fn type_of_values(name: &str) -> Option<DataType> {
     DataType::from_str(name).ok().filter(KeySpec::supports)
 }
 
-/// Whether a number or a time is above zero; NaN is. `None` for other values.
-fn is_positive(value: &ScalarValue) -> Option<bool> {
-    let data_type = value.data_type();
-    let number = match data_type.is_temporal() {
-        true => value.cast_to(&DataType::Int64).ok()?,
-        false if data_type.is_numeric() => value.clone(),
-        false => return None,
-    };
-    match number.cast_to(&DataType::Float64).ok()? {
-        ScalarValue::Float64(number) => number.map(|number| number.is_nan() || number > 0.0),
-        _ => None,
-    }
-}
-
 /// Whether a row has a value. `absent`: the logical NULLs of its column, which include those of the Null type and of dictionaries.
 fn is_valid(absent: &Option<NullBuffer>, row: usize) -> bool {
     absent.as_ref().is_none_or(|nulls| nulls.is_valid(row))
@@ -152,29 +141,15 @@ impl Stored {
 
     /// The least and the greatest possible number of values at or below `value`, and the number of all values.
     fn rank(&self, value: &ScalarValue) -> Result<[u64; 3]> {
-        let (data_type, n) = (self.spec.data_type(), self.summary.n());
-        let own = match (value.cast_to(data_type), is_positive(value)) {
-            (Ok(own), _) if !own.is_null() => own,
-            // A value that the type cannot hold is above all that it can hold, or below all.
-            (_, Some(is_above)) if can_cast_types(&value.data_type(), data_type) => {
-                return Ok(if is_above { [n; 3] } else { [0, 0, n] });
-            }
-            (own, _) => own?,
-        };
-        let keys = self.spec.keys(own.to_array()?.as_ref())?;
-        let Some(key) = keys.first().copied() else {
-            return exec_err!("gk_rank: {value} is no value of type {}", self.spec.data_type());
-        };
-        // The cast may have rounded up. Then only values less than the rounded one are at or below the value that was asked for.
-        let is_above = match own.cast_to(&value.data_type()) {
-            Ok(back) => back.partial_cmp(value) == Some(std::cmp::Ordering::Greater),
-            // The cast rounded past an end of the type of `value`. The sign tells which end.
-            Err(_) => is_positive(&own) == Some(true),
-        };
-        let (least, most) = match (is_above, key.checked_sub(1)) {
-            (false, _) => self.summary.rank(key),
-            (true, Some(below)) => self.summary.rank(below),
-            (true, None) => (0, 0),
+        let n = self.summary.n();
+        let cut = Cut::of(&Order::Keys(self.spec.clone()), value, true).map_err(|error| match error {
+            DataFusionError::Plan(message) => DataFusionError::Plan(format!("gk_rank: {message}")),
+            other => other,
+        })?;
+        let (least, most) = match cut {
+            Some(Cut::Key(key)) => key.checked_sub(1).map_or((0, 0), |last| self.summary.rank(last)),
+            Some(Cut::End) => (n, n),
+            _ => return internal_err!("gk_rank: no place for {value}"),
         };
         Ok([least, most, n])
     }

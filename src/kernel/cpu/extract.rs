@@ -5,14 +5,12 @@ use std::ops::RangeInclusive;
 
 use datafusion::common::Result;
 
+use super::edges::{PIECE, count_from_edges};
 use super::store::BLOCK;
 use crate::cells::classify::{Classify, TreeOf, boxed_array, number};
 use crate::cells::simd::{Kernel, dispatch};
 use crate::cells::{Brackets, Edges};
 use crate::key::{Key, Width};
-
-/// Number of keys that are compared several times while they are in the first-level cache.
-const PIECE: usize = 1024;
 
 /// Number of neighbouring keys that are tested together before any of them is copied.
 const GROUP: usize = 8;
@@ -133,9 +131,7 @@ impl<K: Key> Kernel for ByCompares<'_, K> {
     #[inline(always)]
     fn run(self) {
         for piece in self.block.chunks(PIECE) {
-            for (edge, count) in self.edges.iter().zip(&mut *self.counts) {
-                *count += piece.iter().map(|key| u64::from(key >= edge)).sum::<u64>();
-            }
+            count_from_edges(piece, self.edges, self.counts);
             match self.brackets {
                 [] => {}
                 // The number of brackets is known here, so the loop over them is unrolled.

@@ -14,6 +14,7 @@
 mod blocks;
 pub(crate) mod columns;
 mod count;
+pub(crate) mod edges;
 mod extract;
 pub(crate) mod groups;
 mod lists;
