@@ -120,6 +120,16 @@ impl ExactQuantiles {
         )
     }
 
+    /// The type in which values of type `x` are taken. DataFusion's `percentile_cont` takes all numbers as floating point.
+    fn values_type(&self, x: &DataType) -> DataType {
+        let is_exact = x.is_integer() || x.is_decimal();
+        if self.sql_name == FunctionName::PercentileCont && is_exact {
+            DataType::Float64
+        } else {
+            ordered_type(x)
+        }
+    }
+
     /// Arguments as a user writes them, with the method that the registered name has.
     fn spelled(&self, args: &[Expr]) -> Vec<Expr> {
         let mut args = args.to_vec();
@@ -199,10 +209,10 @@ impl AggregateUDFImpl for ExactQuantiles {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match arg_types {
-            [x] if self.bound.is_some() => Ok(vec![ordered_type(x)]),
+            [x] if self.bound.is_some() => Ok(vec![self.values_type(x)]),
             [x, quantiles] => {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
-                Ok(vec![ordered_type(x), quantiles.clone()])
+                Ok(vec![self.values_type(x), quantiles.clone()])
             }
             [_, _, _] if self.sql_name.takes_method() => plan_err!(
                 "{} with a method needs its expression planner: register the extension with \
@@ -219,7 +229,7 @@ impl AggregateUDFImpl for ExactQuantiles {
             (None, [x, quantiles]) => (x, is_list(quantiles)),
             _ => return plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len())),
         };
-        let one = self.method.result_type(&ordered_type(x))?;
+        let one = self.method.result_type(&self.values_type(x))?;
         Ok(answer_type(one, is_list))
     }
 

@@ -1,5 +1,6 @@
 //! Plans SQL calls as the aggregate functions that have method and direction in their names, while the arguments' values can still be seen.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use datafusion::common::{Result, ScalarValue, plan_err};
@@ -10,8 +11,11 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregate
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit};
 
 use super::gk::{GkFunction, check_arguments};
+use super::iqr::{Iqr, quartiles};
+use super::types::is_list;
 use super::{
-    ExactQuantiles, FunctionName, QuantileArgument, RankFunction, TopKBy, constant, ranks, topk, variant,
+    ExactQuantiles, FunctionName, QuantileArgument, RankFunction, TopKBy, constant, is_percentile_cont,
+    ranks, topk, variant,
 };
 use crate::quantile::Method;
 
@@ -25,11 +29,16 @@ pub struct QuantilesExprPlanner;
 
 impl ExprPlanner for QuantilesExprPlanner {
     fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
+        if Iqr::is(&raw.func) {
+            return plan_iqr(raw);
+        }
         let descending = raw.order_by.first().map(|order| !order.asc);
         let (planned, args) = if let Some(function) = TopKBy::of(&raw.func) {
             topk::plan_call(function, &raw.args, &raw.order_by)?
         } else if let Some(function) = ExactQuantiles::of(&raw.func) {
             plan_call(function, &raw.args, descending, raw.null_treatment)?
+        } else if is_list_of_percentile_cont(&raw.func, &raw.args)? {
+            plan_percentile_cont(&raw.args, descending)?
         } else if let Some(function) = RankFunction::of(&raw.func) {
             ranks::plan_call(
                 function,
@@ -68,6 +77,9 @@ impl ExprPlanner for QuantilesExprPlanner {
             raw.func_def = WindowFunctionDefinition::WindowUDF(ranking);
             return Ok(PlannerResult::Original(raw));
         }
+        if Iqr::is(udaf) {
+            return plan_iqr_window(raw);
+        }
         if let Some(function) = GkFunction::of(udaf) {
             plan_sketch(function, &raw.args, None, raw.null_treatment)?;
         }
@@ -75,6 +87,8 @@ impl ExprPlanner for QuantilesExprPlanner {
             plan_call(function, &raw.args, None, raw.null_treatment)?
         } else if let Some(function) = TopKBy::of(udaf) {
             topk::plan_call(function, &raw.args, &[])?
+        } else if is_list_of_percentile_cont(udaf, &raw.args)? {
+            plan_percentile_cont(&raw.args, None)?
         } else if let Some(function) = RankFunction::of(udaf) {
             ranks::plan_call(function, &raw.args, &[], raw.distinct, raw.null_treatment)?
         } else {
@@ -174,8 +188,93 @@ fn plan_call(
     Ok((planned, vec![x.clone(), quantiles.clone()]))
 }
 
-/// The method that the third argument names.
-fn method_argument(sql_name: FunctionName, expr: &Expr) -> Result<Method> {
+/// Whether a call is of DataFusion's `percentile_cont` with a list of quantiles, which DataFusion refuses.
+fn is_list_of_percentile_cont(function: &AggregateUDF, args: &[Expr]) -> Result<bool> {
+    let [_, quantiles] = args else { return Ok(false) };
+    Ok(is_percentile_cont(function) && constant(quantiles)?.is_some_and(|value| is_list(&value.data_type())))
+}
+
+/// The function that answers `percentile_cont` for a list of quantiles, and its arguments.
+fn plan_percentile_cont(args: &[Expr], descending: Option<bool>) -> Result<(Arc<AggregateUDF>, Vec<Expr>)> {
+    if let Some(quantiles) = args.get(1) {
+        QuantileArgument::try_new(FunctionName::PercentileCont, quantiles)?;
+    }
+    let name = FunctionName::PercentileCont;
+    let planned = variant(name, Method::PercentileCont, descending.unwrap_or(false));
+    Ok((planned, args.to_vec()))
+}
+
+/// Plans `iqr` as the difference of two quantiles, which share the column and its scan.
+fn plan_iqr(raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
+    let method = iqr_method(&raw.args, raw.null_treatment)?;
+    let [upper, lower] = quartiles(&raw.args[0], method, |func, args| {
+        let filter = raw.filter.clone();
+        let mut call = AggregateFunction::new_udf(func, args, raw.distinct, filter, Vec::new(), None);
+        respell_distinct(&call.func, &mut call.params);
+        Expr::AggregateFunction(call)
+    });
+    let written = Expr::AggregateFunction(AggregateFunction::new_udf(
+        raw.func,
+        raw.args,
+        raw.distinct,
+        raw.filter,
+        raw.order_by,
+        raw.null_treatment,
+    ));
+    named_as(upper - lower, &written)
+}
+
+/// Plans `iqr` over a window, as [`plan_iqr`].
+fn plan_iqr_window(raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+    let method = iqr_method(&raw.args, raw.null_treatment)?;
+    let written = WindowFunction {
+        fun: raw.func_def,
+        params: WindowFunctionParams {
+            args: raw.args,
+            partition_by: raw.partition_by,
+            order_by: raw.order_by,
+            window_frame: raw.window_frame,
+            filter: raw.filter,
+            null_treatment: raw.null_treatment,
+            distinct: raw.distinct,
+        },
+    };
+    let [upper, lower] = quartiles(&written.params.args[0], method, |func, args| {
+        let mut call = written.clone();
+        call.fun = WindowFunctionDefinition::AggregateUDF(func);
+        (call.params.args, call.params.null_treatment) = (args, None);
+        Expr::WindowFunction(Box::new(call))
+    });
+    named_as(upper - lower, &Expr::WindowFunction(Box::new(written)))
+}
+
+/// The method of a call of `iqr`.
+///
+/// # Errors
+/// A planning error for a wrong number of arguments, and for a method that does not interpolate: the difference of two integers may be
+/// none of their type.
+fn iqr_method(args: &[Expr], nulls: Option<NullTreatment>) -> Result<Method> {
+    if nulls == Some(NullTreatment::RespectNulls) {
+        return plan_err!("{} skips NULLs: RESPECT NULLS is not allowed", Iqr::NAME);
+    }
+    let method = match args {
+        [_] => Method::Linear,
+        [_, method] => method_argument(Iqr::NAME, method)?,
+        _ => return plan_err!("{}", Iqr::wrong_arguments(args.len())),
+    };
+    if method.interpolates() {
+        Ok(method)
+    } else {
+        plan_err!(
+            "{} by method {method}: allowed are the methods that interpolate, {}",
+            Iqr::NAME,
+            Method::names(Method::interpolates)
+        )
+    }
+}
+
+/// The method that an argument names.
+fn method_argument(sql_name: impl Display, expr: &Expr) -> Result<Method> {
     match constant(expr)? {
         Some(
             ScalarValue::Utf8(Some(name))

@@ -21,6 +21,7 @@ mod expr_planner;
 pub(crate) mod gk;
 mod groups;
 mod guarded;
+mod iqr;
 mod keys;
 mod moving;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub(crate) use gk::GkFunction;
 #[cfg(any(feature = "ballista", test))]
 pub(crate) use guarded::DELIVERED_TWICE;
 pub(crate) use guarded::{Guarded, Merged, Numbers};
+pub(crate) use iqr::iqr_aggregate;
 pub(crate) use moving::MovingQuantiles;
 pub(crate) use moving::answers::answers_of_frames;
 pub(crate) use moving::call::MovingCall;
@@ -102,6 +104,7 @@ pub(crate) fn variant(sql_name: FunctionName, method: Method, descending: bool) 
 pub mod expr_fn {
     use datafusion::logical_expr::expr::Sort;
 
+    use super::iqr::quartiles;
     use super::ranks::{Direction, RankName, ranking};
     use super::{AggregateFunction, AggregateUDF, Arc, Expr, Method, aggregate};
 
@@ -130,6 +133,12 @@ pub mod expr_fn {
     /// ```
     pub fn exact_quantiles(x: Expr, quantiles: Expr, method: Method, descending: bool) -> Expr {
         call(aggregate(method, descending), vec![x, quantiles])
+    }
+
+    /// The distance between the quartiles of `x`, by a method that interpolates. NULLs are skipped.
+    pub fn iqr(x: Expr, method: Method) -> Expr {
+        let [upper, lower] = quartiles(&x, method, call);
+        upper - lower
     }
 
     /// The number of values of `x` at or below `v`, a constant or a list of constants. NULLs are skipped.

@@ -4,7 +4,8 @@
 //! Aggregate: aggr=[[median(CAST(t.x AS Float64)) AS median(t.x)]]
 //!     ->  Aggregate: aggr=[[exact_median(CAST(t.x AS Float64), 0.5) AS median(t.x)]]
 //! ```
-//! Only calls whose answers are the same to the bit are replaced ([`Method::Median`], [`Method::PercentileCont`]). It
+//! Only calls whose answers are the same are replaced ([`Method::Median`], [`Method::PercentileCont`]), to the bit but for weights that
+//! DataFusion cuts to six digits. It
 //! happens after the optimizer, when types are coerced, and keeps the schema. Other functions of these names stay, and so
 //! do calls with arguments that DataFusion would refuse.
 

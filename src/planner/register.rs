@@ -18,7 +18,9 @@ use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::ranks::rank_aggregates;
 use crate::functions::topk::topk_aggregates;
-use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, unaliased};
+use crate::functions::{
+    EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, iqr_aggregate, unaliased,
+};
 
 type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
@@ -194,6 +196,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
                 .chain(topk_aggregates())
                 .chain(rank_aggregates());
             functions.extend(ours.cloned());
+            functions.push(Arc::clone(iqr_aggregate()));
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().cloned());
             let planners = self.expr_planners().get_or_insert_default();

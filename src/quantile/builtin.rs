@@ -1,16 +1,16 @@
-//! DataFusion's own `median` and `percentile_cont`, bit for bit: ranks and arithmetic of DataFusion 55.2.
+//! DataFusion's own `median` and `percentile_cont`, with the ranks and the arithmetic of DataFusion 55.2.
 //!
 //! Both rank floating point by `totalOrder`. `median` adds the two middle values in the column's type and halves the
-//! sum (decimals: towards zero). `percentile_cont` finds its position and weight in `f64`, the weight cut to six digits,
-//! and counts from the top by `1 - q`.
+//! sum (decimals: towards zero). `percentile_cont` finds its position and weight in `f64`, and counts from the top by `1 - q`. DataFusion
+//! cuts the weight to six digits, so that 0.3 of 1, 2, 3 and 4 is 1.899999 there; here it is not cut, and that is 1.9.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
 
 use super::{Fraction, Method, Pick, Quantile};
 
-/// `percentile_cont` truncates a weight to a multiple of one part in this number.
-const WEIGHTS: f64 = 1e6;
+/// A weight is a multiple of one part in this number, 2^126: every `f64` from 2^-73 on is.
+const WEIGHTS: f64 = (1_u128 << 126) as f64;
 
 /// The column's own type, for the types that DataFusion gives to these functions.
 pub(super) fn result_type(method: Method, data_type: &DataType) -> Result<DataType> {

@@ -170,8 +170,9 @@ impl Scope<'_> {
             filter,
         };
         let fixed = fixed_width(&call.x.data_type(self.table));
-        match self.draw.below(22) {
+        match self.draw.below(23) {
             20..=21 => self.rank(&mut call, within),
+            22 => self.iqr(&mut call),
             0..=6 => call.func = self.quantile(&call.x, within),
             7..=11 => self.top(&mut call),
             12 => {
@@ -269,12 +270,12 @@ impl Scope<'_> {
                 asc: self.draw.chance(50).then(|| self.draw.chance(50)),
             },
             1 => Func::Top {
-                name: "max_by",
+                name: self.draw.pick(&["max_by", "max_by", "arg_max"]),
                 k: self.draw.chance(50).then_some(k),
                 asc: None,
             },
             _ => Func::Top {
-                name: "min_by",
+                name: self.draw.pick(&["min_by", "min_by", "arg_min"]),
                 k: self.draw.chance(50).then_some(k),
                 asc: None,
             },
@@ -335,6 +336,18 @@ impl Scope<'_> {
         };
     }
 
+    fn iqr(&mut self, call: &mut Call) {
+        let data_type = call.x.data_type(self.table);
+        if !data_type.is_integer() && !data_type.is_floating() {
+            call.x = Expr::Column(self.draw.pick(&[K, F]));
+        }
+        (call.list, call.qs) = (false, Vec::new());
+        let methods = ["", "linear", "midpoint", "hazen", "weibull", "median_unbiased"];
+        call.func = Func::Iqr {
+            method: self.draw.pick(&methods),
+        };
+    }
+
     /// A constant to compare values of a type with.
     fn point(&mut self, data_type: &DataType) -> Option<Point> {
         let floats = [
@@ -368,7 +381,7 @@ impl Scope<'_> {
         };
         call.x = Expr::Column(column);
         call.list = false;
-        let (num, den, text) = self.draw.pick(&[(1, 2, "0.5"), (1, 4, "0.25"), (9, 10, "0.9")]);
+        let (num, den, text) = self.draw.pick(&[(1, 2, "0.5"), (1, 4, "0.25"), (7, 8, "0.875")]);
         call.qs = vec![Q {
             num,
             den,
@@ -440,7 +453,7 @@ impl Scope<'_> {
                 let spelled = match &mut call.func {
                     Func::Quantile { within, .. } | Func::Builtin { within, .. } => within,
                     Func::Rank { name, within, .. } if name.starts_with("exact") => within,
-                    Func::Top { .. } | Func::Plain(_) => &mut None,
+                    Func::Top { .. } | Func::Plain(_) | Func::Iqr { .. } => &mut None,
                     _ => continue,
                 };
                 *spelled = None;

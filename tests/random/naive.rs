@@ -400,6 +400,13 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
     if values.is_empty() {
         return Expect::Is(None);
     }
+    if let Func::Iqr { method } = &call.func {
+        return iqr(
+            &values,
+            if method.is_empty() { "linear" } else { method },
+            &data_type,
+        );
+    }
     let values = Rc::new(values);
     let one = |q: &Q| match &call.func {
         Func::Quantile { name, method, .. } => {
@@ -423,6 +430,31 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
     } else {
         one(&call.qs[0])
     }
+}
+
+/// The distance between the quartiles of values.
+fn iqr(values: &[Value], method: &str, data_type: &DataType) -> Expect {
+    let quartile = |num| {
+        let q = Q {
+            num,
+            den: 4,
+            text: String::new(),
+        };
+        match exact(values, &q, method, data_type) {
+            Expect::Near(at, most) => (at, most),
+            Expect::Is(Some(Value::Float(at))) => (at, 0.0),
+            other => panic!("a quartile is no number: {other:?}"),
+        }
+    };
+    let ((low, below), (high, above)) = (quartile(1), quartile(3));
+    // Floats narrower than f64 are subtracted in their own type.
+    let digits = match data_type {
+        DataType::Float16 => 1e-3,
+        DataType::Float32 => 1e-6,
+        _ => 1e-12,
+    };
+    let rounding = high.abs().max(low.abs()).min(1e308) * digits;
+    Expect::Near(high - low, below + above + rounding)
 }
 
 /// What a call that ranks values asks.
@@ -569,7 +601,7 @@ fn top<'r, 'a: 'r>(
     rows: impl Iterator<Item = &'r Row<'a>>,
 ) -> Expect {
     let descending = match name {
-        "min_by" => false,
+        "min_by" | "arg_min" => false,
         _ => asc != Some(true),
     };
     let mut pairs: Vec<(Value, Cell)> = Vec::new();

@@ -156,6 +156,8 @@ impl Call {
                     }
                 }
             }
+            Func::Iqr { method: "" } => self.spelled("iqr", "", None),
+            Func::Iqr { method } => self.spelled("iqr", &format!("'{method}'"), None),
             Func::Top { name, k, asc } => {
                 let distinct = if self.distinct { "DISTINCT " } else { "" };
                 let k = k.map_or(String::new(), |k| format!(", {k}"));

@@ -106,6 +106,10 @@ pub(crate) enum Func {
         nulls_first: Option<bool>,
         at: Vec<Option<Point>>,
     },
+    /// `iqr(x [, method])`.
+    Iqr {
+        method: &'static str,
+    },
     /// `topk_by`, `max_by`, `min_by`; `asc` is the third name's direction.
     Top {
         name: &'static str,

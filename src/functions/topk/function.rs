@@ -41,8 +41,8 @@ impl TopKBy {
     pub(crate) fn new(sql_name: TopKName, ascending: bool) -> Self {
         let ascending = match sql_name {
             TopKName::Topk => ascending,
-            TopKName::Max => false,
-            TopKName::Min => true,
+            TopKName::Max | TopKName::ArgMax => false,
+            TopKName::Min | TopKName::ArgMin => true,
         };
         let mut name = sql_name.as_str().to_owned();
         if sql_name == TopKName::Topk && ascending {
@@ -131,7 +131,8 @@ impl AggregateUDFImpl for TopKBy {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match (arg_types, self.sql_name, self.is_bound()) {
-            ([value, key], _, true) | ([value, key], TopKName::Max | TopKName::Min, false) => {
+            ([value, key], _, true) => Ok(vec![ordered_type(value), ordered_type(key)]),
+            ([value, key], name, false) if name.answers_one() => {
                 Ok(vec![ordered_type(value), ordered_type(key)])
             }
             ([value, key, k], _, false) => Ok(vec![ordered_type(value), ordered_type(key), k.clone()]),
@@ -190,6 +191,8 @@ static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
         (TopKName::Topk, true),
         (TopKName::Max, false),
         (TopKName::Min, true),
+        (TopKName::ArgMax, false),
+        (TopKName::ArgMin, true),
     ];
     let function = |(sql_name, ascending)| Arc::new(AggregateUDF::from(TopKBy::new(sql_name, ascending)));
     all.into_iter().map(function).collect()

@@ -11,6 +11,10 @@ pub(crate) enum TopKName {
     Max,
     /// `min_by(v, x [, k])`.
     Min,
+    /// DuckDB's `arg_max(v, x [, k])`: another name of `max_by`.
+    ArgMax,
+    /// DuckDB's `arg_min(v, x [, k])`: another name of `min_by`.
+    ArgMin,
 }
 
 impl TopKName {
@@ -20,6 +24,8 @@ impl TopKName {
             TopKName::Topk => "topk_by",
             TopKName::Max => "max_by",
             TopKName::Min => "min_by",
+            TopKName::ArgMax => "arg_max",
+            TopKName::ArgMin => "arg_min",
         }
     }
 
