@@ -36,7 +36,7 @@
 //! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA device, and `PIN TABLE`
 //! - [`config`]: the options `quantiles.*`
 //! - `ballista` (feature `ballista`): what the scheduler, executors and clients of a cluster need
-//! - [`dataframe`], [`compute`]: use without SQL, and without a session
+//! - [`dataframe`], [`compute`]: use without SQL, and without a session; [`session`]: limits of a program's sessions
 //!
 //! `select` and all modules below it are private. The feature `internals` makes them public for this project's tests and
 //! benchmarks, without any promise. Each module uses those below it only.
@@ -87,6 +87,7 @@ mod select;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod select;
+pub mod session;
 #[cfg(not(feature = "internals"))]
 mod sketch;
 #[cfg(feature = "internals")]

@@ -31,7 +31,6 @@ use super::row_source::RowSource;
 #[cfg(feature = "parquet")]
 use super::statistics;
 use crate::config::ReadAgain;
-use crate::kernel::cpu::sample::mix;
 use crate::key::KeySpec;
 
 /// An input that can be read again.
@@ -282,53 +281,4 @@ fn of_positions(
     let children = children.collect::<Result<_>>()?;
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
     Arc::clone(plan).replace_children(children, options)
-}
-
-/// Runs of a sample. Neighbours in a table resemble each other, so that many short runs are better than few long ones; but each run
-/// costs the decoding of a page, and of the dictionary of its row group.
-const RUNS: u64 = 32;
-
-/// Ascending ranges of positions among `rows` rows: in each of [`RUNS`] equal stripes a run at a random place, together about `size`
-/// positions.
-pub(super) fn runs(rows: u64, size: u64) -> Vec<Range<u64>> {
-    let stripes = RUNS.min(rows);
-    let start = |stripe: u64| (u128::from(rows) * u128::from(stripe) / u128::from(stripes.max(1))) as u64;
-    let length = size.div_ceil(stripes.max(1));
-    let run = |stripe: u64| {
-        let (from, to) = (start(stripe), start(stripe + 1));
-        let length = length.min(to - from);
-        let at = from + mix(stripe) % (to - from - length + 1);
-        at..at + length
-    };
-    (0..stripes).map(run).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_ascend_and_lie_among_the_rows() {
-        for (rows, size) in [
-            (0, 0),
-            (1, 1),
-            (5, 3),
-            (31, 31),
-            (1000, 100),
-            (1000, 1000),
-            (1 << 40, 1 << 16),
-        ] {
-            let runs = runs(rows, size);
-            assert!(
-                runs.windows(2).all(|pair| pair[0].end <= pair[1].start),
-                "{runs:?}"
-            );
-            assert!(runs.iter().all(|run| run.end <= rows), "{runs:?}");
-            let sampled: u64 = runs.iter().map(|run| run.end - run.start).sum();
-            assert!(
-                sampled >= size.min(rows) / 2 && sampled <= size + RUNS,
-                "{sampled} of {size}"
-            );
-        }
-    }
 }

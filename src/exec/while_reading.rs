@@ -20,7 +20,7 @@ use super::collected::CollectedColumn;
 use super::extents::{Extents, Reading};
 use super::files::CHANGED;
 use super::plain::PlainAccumulators;
-use super::reread::{RereadableInput, runs};
+use super::reread::RereadableInput;
 use super::run_metrics::RunMetrics;
 use super::scan::PartitionScan;
 use super::selection::SelectionContext;
@@ -31,7 +31,7 @@ use crate::key::{KeyVec, Width};
 use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, brackets_share, table_cells};
 use crate::select::requests::sample_of_all;
-use crate::select::while_reading::{FEW_RANKS, WhileReading};
+use crate::select::while_reading::{FEW_RANKS, WhileReading, runs};
 use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
 use crate::threads::{PartitionTasks, Stop};
 

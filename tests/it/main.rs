@@ -2,6 +2,7 @@
 
 mod approx;
 mod builtins;
+mod compute;
 mod constants;
 mod edges;
 mod embedding;

@@ -30,4 +30,4 @@ pub(crate) use self::column::with_bounds;
 pub(crate) use self::constants::{Sampled, check_arguments};
 pub(crate) use self::function::{GkFunction, gk_aggregates};
 pub(crate) use self::name::GkName;
-pub(crate) use self::stored::gk_scalars;
+pub(crate) use self::stored::{Stored, gk_scalars};

@@ -93,9 +93,10 @@ fn is_valid(absent: &Option<NullBuffer>, row: usize) -> bool {
 }
 
 /// A stored sketch as a summary, and the type of its values.
-struct Stored {
-    summary: AnySummary,
-    spec: KeySpec,
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) summary: AnySummary,
+    pub(crate) spec: KeySpec,
 }
 
 impl Stored {
@@ -103,7 +104,7 @@ impl Stored {
     ///
     /// # Errors
     /// An execution error for damaged bytes.
-    fn read(bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let tag = Header::read(bytes)?.tag;
         let Some(data_type) = std::str::from_utf8(tag).ok().and_then(type_of_values) else {
             let shown = tag.get(..LONGEST_NAME).unwrap_or(tag);
@@ -120,8 +121,16 @@ impl Stored {
         }
     }
 
+    /// The stored form of the sketch.
+    pub(crate) fn write(&self) -> Vec<u8> {
+        self.summary.write(self.spec.data_type().to_string().as_bytes())
+    }
+
     /// The values of some quantiles, as an array of type `data_type`.
-    fn quantiles(&self, quantiles: &Quantiles, data_type: &DataType) -> Result<ArrayRef> {
+    ///
+    /// # Errors
+    /// An execution error if they cannot be cast to that type; an internal error for a sketch without values.
+    pub(crate) fn quantiles(&self, quantiles: &Quantiles, data_type: &DataType) -> Result<ArrayRef> {
         let n = self.summary.n();
         let key = |rank| Ok(self.summary.value_at(rank)?.0);
         let keys = quantiles.list.iter().map(|quantile| key(quantile.rank(n)));
@@ -140,7 +149,10 @@ impl Stored {
     }
 
     /// The least and the greatest possible number of values at or below `value`, and the number of all values.
-    fn rank(&self, value: &ScalarValue) -> Result<[u64; 3]> {
+    ///
+    /// # Errors
+    /// A planning error for a value that is not compared with those of the sketch.
+    pub(crate) fn rank(&self, value: &ScalarValue) -> Result<[u64; 3]> {
         let n = self.summary.n();
         let cut = Cut::of(&Order::Keys(self.spec.clone()), value, true).map_err(|error| match error {
             DataFusionError::Plan(message) => DataFusionError::Plan(format!("gk_rank: {message}")),

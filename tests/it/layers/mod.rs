@@ -10,6 +10,7 @@ use source::{File, files, functions, paths, read};
 /// Modules of the library from the bottom to the top: each uses those before it only.
 const LAYERS: &[&str] = &[
     "failpoint",
+    "session",
     "threads",
     "config",
     "key",
