@@ -1,0 +1,40 @@
+//! The extension module `dfq._dfq`: what the Python package `dfq` is made of.
+//!
+//! | file | gives Python |
+//! | --- | --- |
+//! | `session` | sessions: tables by their names, and statements |
+//! | `overlay` | tables that one statement sees, and no other |
+//! | `query` | queries, which run when their rows are wanted, and their rows |
+//! | `quantiles`, `topk`, `sketch` | functions of arrays |
+//! | `tables`, `input` | data of Python as tables, and as arrays that are read without a copy |
+//! | `output` | answers as NumPy arrays, Python objects and Arrow capsules |
+//! | `wait` | work without the interpreter's lock, which Ctrl-C ends |
+//! | `error` | exceptions |
+
+mod error;
+mod input;
+mod output;
+mod overlay;
+mod quantiles;
+mod query;
+mod session;
+mod sketch;
+mod tables;
+mod topk;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// What `dfq` is made of. Use `dfq`.
+#[pymodule]
+fn _dfq(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    error::add_to(module)?;
+    module.add_class::<output::Answer>()?;
+    module.add_class::<query::Query>()?;
+    module.add_class::<query::Rows>()?;
+    module.add_class::<session::Session>()?;
+    module.add_class::<sketch::Sketch>()?;
+    module.add_function(wrap_pyfunction!(quantiles::quantiles, module)?)?;
+    module.add_function(wrap_pyfunction!(topk::topk, module)?)
+}

@@ -1,0 +1,233 @@
+//! Queries, which run when their rows are wanted, and answers.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, RecordBatchOptions, StructArray};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::{Field, FieldRef, SchemaRef};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::arrow::util::pretty::pretty_format_batches_with_options;
+use datafusion::common::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::prelude::DataFrame;
+use futures::StreamExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
+use pyo3_arrow::ffi::{ArrayIterator, to_stream_pycapsule};
+
+use crate::error::exception;
+use crate::output::{object, to_numpy};
+use crate::wait::{check_process, run};
+
+/// A planned statement.
+#[pyclass(module = "dfq", frozen)]
+pub(crate) struct Query {
+    frame: DataFrame,
+    process: u32,
+}
+
+impl Query {
+    pub(crate) fn new(frame: DataFrame, process: u32) -> Self {
+        Self { frame, process }
+    }
+
+    pub(crate) fn frame(&self) -> DataFrame {
+        self.frame.clone()
+    }
+}
+
+#[pymethods]
+impl Query {
+    /// Names of the columns, with their types.
+    fn columns(&self) -> Vec<(String, String)> {
+        let fields = self.frame.schema().fields().iter();
+        fields
+            .map(|field| (field.name().clone(), field.data_type().to_string()))
+            .collect()
+    }
+
+    /// Runs the query for all rows, or for the first ones.
+    #[pyo3(signature = (limit=None))]
+    fn collect(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Rows> {
+        check_process(self.process).map_err(exception)?;
+        let frame = match limit {
+            Some(limit) => self.frame().limit(0, Some(limit)).map_err(exception)?,
+            None => self.frame(),
+        };
+        let schema = Arc::clone(frame.schema().inner());
+        let batches = run(py, async move { frame.collect().await })?;
+        // What ran may know better which columns have NULLs.
+        let schema = batches.first().map_or(schema, |batch| batch.schema());
+        Ok(Rows { schema, batches })
+    }
+
+    /// The plan, or what it did if `analyze`, which runs the query.
+    fn explain(&self, py: Python<'_>, analyze: bool) -> PyResult<Rows> {
+        check_process(self.process).map_err(exception)?;
+        let frame = self.frame().explain(false, analyze).map_err(exception)?;
+        let schema = Arc::clone(frame.schema().inner());
+        let batches = run(py, async move { frame.collect().await })?;
+        Ok(Rows { schema, batches })
+    }
+
+    /// Runs the query while its rows are read.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        check_process(self.process).map_err(exception)?;
+        let frame = self.frame();
+        let stream = run(py, async move { frame.execute_stream().await })?;
+        let schema = stream.schema();
+        stream_capsule(py, &schema, Running(Some(stream)), requested_schema)
+    }
+}
+
+/// The rows of a query that runs.
+struct Running(Option<SendableRecordBatchStream>);
+
+impl Iterator for Running {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // It is gone after an error, or when a signal has cancelled the query.
+        let mut stream = self.0.take()?;
+        let next = Python::attach(|py| {
+            run(py, async move {
+                let next = stream.next().await.transpose()?;
+                Ok(next.map(|batch| (batch, stream)))
+            })
+            .map_err(|error| error.value(py).to_string())
+        });
+        match next {
+            Ok(Some((batch, stream))) => {
+                self.0 = Some(stream);
+                Some(Ok(batch))
+            }
+            Ok(None) => None,
+            Err(message) => {
+                let error = DataFusionError::Execution(message);
+                Some(Err(ArrowError::ExternalError(Box::new(error))))
+            }
+        }
+    }
+}
+
+/// A stream of batches, as Arrow's C interface gives it: of structs.
+fn stream_capsule<'py>(
+    py: Python<'py>,
+    schema: &SchemaRef,
+    batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static,
+    requested_schema: Option<Bound<'py, PyCapsule>>,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    let field =
+        Field::new_struct("", schema.fields().clone(), false).with_metadata(schema.metadata().clone());
+    let field: FieldRef = Arc::new(field);
+    let arrays = batches.map(|batch| Ok(Arc::new(StructArray::from(batch?)) as ArrayRef));
+    let reader = ArrayIterator::new(arrays, field);
+    Ok(to_stream_pycapsule(py, Box::new(reader), requested_schema)?)
+}
+
+/// Rows in memory.
+#[pyclass(module = "dfq", frozen)]
+pub(crate) struct Rows {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+impl Rows {
+    /// All rows as one batch.
+    fn one(&self) -> PyResult<RecordBatch> {
+        if self.schema.fields().is_empty() {
+            let rows = self.batches.iter().map(RecordBatch::num_rows).sum();
+            let options = RecordBatchOptions::new().with_row_count(Some(rows));
+            let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), Vec::new(), &options);
+            return batch.map_err(|error| exception(error.into()));
+        }
+        concat_batches(&self.schema, &self.batches).map_err(|error| exception(error.into()))
+    }
+}
+
+fn shown() -> FormatOptions<'static> {
+    FormatOptions::default()
+        .with_null("NULL")
+        .with_display_error(true)
+}
+
+#[pymethods]
+impl Rows {
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let batches = self.batches.clone().into_iter().map(Ok);
+        stream_capsule(py, &self.schema, batches, requested_schema)
+    }
+
+    /// Number of rows.
+    fn __len__(&self) -> usize {
+        self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// A tuple of Python objects for each row.
+    fn tuples<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let rows = PyList::empty(py);
+        for batch in &self.batches {
+            for row in 0..batch.num_rows() {
+                let items = batch.columns().iter().map(|column| object(py, column, row));
+                rows.append(PyTuple::new(py, items.collect::<PyResult<Vec<_>>>()?)?)?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// A NumPy array for each column, by its name.
+    fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (all, columns) = (self.one()?, PyDict::new(py));
+        for (field, column) in self.schema.fields().iter().zip(all.columns()) {
+            columns.set_item(field.name(), to_numpy(py, column)?)?;
+        }
+        Ok(columns)
+    }
+
+    /// The text of each value, by row.
+    fn texts(&self) -> PyResult<Vec<Vec<String>>> {
+        let options = shown();
+        let mut rows = Vec::new();
+        for batch in &self.batches {
+            let formatters = batch
+                .columns()
+                .iter()
+                .map(|column| ArrayFormatter::try_new(column, &options));
+            let formatters = formatters
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|error| exception(error.into()))?;
+            let row = |row| {
+                formatters
+                    .iter()
+                    .map(|formatter| formatter.value(row).to_string())
+                    .collect()
+            };
+            rows.extend((0..batch.num_rows()).map(row));
+        }
+        Ok(rows)
+    }
+
+    /// The rows as a table of text.
+    fn table(&self) -> PyResult<String> {
+        let empty = [RecordBatch::new_empty(Arc::clone(&self.schema))];
+        let batches = if self.batches.is_empty() {
+            &empty
+        } else {
+            self.batches.as_slice()
+        };
+        let table = pretty_format_batches_with_options(batches, &shown());
+        Ok(table.map_err(|error| exception(error.into()))?.to_string())
+    }
+}

@@ -1,0 +1,130 @@
+//! Work without the interpreter's lock, which Ctrl-C ends: of arrays on threads of their own, of queries on a runtime.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use datafusion::common::{DataFusionError, Result};
+use datafusion_quantiles::compute::Stop;
+use futures::FutureExt;
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::error::{InternalError, exception};
+
+/// Time between two looks for a signal.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// How long a cancelled query has to drop what it holds before the caller goes on.
+const CANCELLED: Duration = Duration::from_millis(150);
+
+/// Rows of an array from which on its work may be ended: what fewer take is over before a signal is seen.
+const LONG: u64 = 1 << 18;
+
+/// Stack of each thread of the runtime: plans of many joins are planned recursively.
+const STACK: usize = 32 << 20;
+
+/// Does work over an array of `rows` rows without the interpreter's lock. A signal whose handler raises sets the flag.
+pub(crate) fn stoppable<T: Send>(
+    py: Python<'_>,
+    rows: u64,
+    work: impl FnOnce(&Stop) -> Result<T> + Send,
+) -> PyResult<T> {
+    let stop = Stop::default();
+    if rows < LONG {
+        return py.detach(|| work(&stop)).map_err(exception);
+    }
+    py.detach(|| {
+        std::thread::scope(|scope| {
+            let (done, ends) = channel::<()>();
+            let working = scope.spawn(|| {
+                // Dropped at the end, also by a panic.
+                let _done = done;
+                work(&stop)
+            });
+            let raised = loop {
+                match ends.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    _ => break None,
+                }
+                if let Err(raised) = Python::attach(|py| py.check_signals()) {
+                    stop.stop();
+                    break Some(raised);
+                }
+            };
+            let result = working
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            raised.map_or_else(|| result.map_err(exception), Err)
+        })
+    })
+}
+
+/// The runtime of this process, by its number: a forked process has none of its threads.
+static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
+
+/// The runtime that queries of this process run on.
+fn handle() -> Result<Handle> {
+    let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    match runtime.as_ref() {
+        Some((process, runtime)) if *process == std::process::id() => return Ok(runtime.handle().clone()),
+        _ => {}
+    }
+    let started = Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("dfq")
+        .thread_stack_size(STACK)
+        .build()?;
+    let handle = started.handle().clone();
+    if let Some((_, other)) = runtime.replace((std::process::id(), started)) {
+        // That of the process which this one was forked from: there is no thread to wait for.
+        std::mem::forget(other);
+    }
+    Ok(handle)
+}
+
+/// Runs a query on the runtime, without the interpreter's lock. A signal whose handler raises cancels it.
+pub(crate) fn run<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> PyResult<T> {
+    let handle = handle().map_err(exception)?;
+    py.detach(|| {
+        let (done, ends) = channel();
+        let task = handle.spawn(async move {
+            // Sessions keep no lock that a panic could leave poisoned.
+            let result = AssertUnwindSafe(work).catch_unwind().await;
+            let _ = done.send(result);
+        });
+        loop {
+            match ends.recv_timeout(LOOK) {
+                Ok(Ok(result)) => return result.map_err(exception),
+                Ok(Err(_)) => return Err(InternalError::new_err("the query panicked")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(InternalError::new_err("the query was lost"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Err(raised) = Python::attach(|py| py.check_signals()) {
+                task.abort();
+                // Ends when the query is dropped, with its files.
+                let _ = ends.recv_timeout(CANCELLED);
+                return Err(raised);
+            }
+        }
+    })
+}
+
+/// An error that says that a session does not belong to this process.
+pub(crate) fn check_process(process: u32) -> Result<()> {
+    if process == std::process::id() {
+        return Ok(());
+    }
+    Err(DataFusionError::Plan(
+        "this session was made before the process was forked, and its threads are not here: call dfq.connect() in this process, \
+         or start processes by multiprocessing's 'spawn'"
+            .to_string(),
+    ))
+}
