@@ -3,7 +3,21 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-__all__: list[str]
+__all__ = [
+    "Answer",
+    "DataError",
+    "Error",
+    "InternalError",
+    "Query",
+    "QueryError",
+    "ResourcesError",
+    "Rows",
+    "Session",
+    "Sketch",
+    "__version__",
+    "quantiles",
+    "topk",
+]
 __version__: str
 
 class Error(Exception): ...
@@ -34,7 +48,7 @@ class Rows:
     def tuples(self) -> list[tuple[Any, ...]]: ...
     def to_numpy(self) -> dict[str, npt.NDArray[Any]]: ...
     def texts(self) -> list[list[str]]: ...
-    def table(self) -> str: ...
+    def table(self, rows: int) -> str: ...
 
 @final
 class Session:

@@ -232,9 +232,8 @@ class Query:
 
     def __repr__(self) -> str:
         rows = self._query.collect(SHOWN_ROWS + 1)
-        if len(rows) <= SHOWN_ROWS:
-            return rows.table()
-        return f"{self._query.collect(SHOWN_ROWS).table()}\nThe first {SHOWN_ROWS} rows."
+        more = f"\nThe first {SHOWN_ROWS} rows." if len(rows) > SHOWN_ROWS else ""
+        return rows.table(SHOWN_ROWS) + more
 
     def _repr_html_(self) -> str:
         rows = self._query.collect(SHOWN_ROWS + 1).texts()

@@ -13,6 +13,7 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::DataFrame;
 use futures::StreamExt;
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 use pyo3_arrow::ffi::{ArrayIterator, to_stream_pycapsule};
@@ -101,7 +102,10 @@ impl Iterator for Running {
                 let next = stream.next().await.transpose()?;
                 Ok(next.map(|batch| (batch, stream)))
             })
-            .map_err(|error| error.value(py).to_string())
+            .map_err(|error| match error.is_instance_of::<PyKeyboardInterrupt>(py) {
+                true => "interrupted".to_string(),
+                false => error.value(py).to_string(),
+            })
         });
         match next {
             Ok(Some((batch, stream))) => {
@@ -152,7 +156,8 @@ impl Rows {
     }
 }
 
-fn shown() -> FormatOptions<'static> {
+/// How values are written.
+fn format_options() -> FormatOptions<'static> {
     FormatOptions::default()
         .with_null("NULL")
         .with_display_error(true)
@@ -198,7 +203,7 @@ impl Rows {
 
     /// The text of each value, by row.
     fn texts(&self) -> PyResult<Vec<Vec<String>>> {
-        let options = shown();
+        let options = format_options();
         let mut rows = Vec::new();
         for batch in &self.batches {
             let formatters = batch
@@ -219,15 +224,17 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The rows as a table of text.
-    fn table(&self) -> PyResult<String> {
-        let empty = [RecordBatch::new_empty(Arc::clone(&self.schema))];
-        let batches = if self.batches.is_empty() {
-            &empty
-        } else {
-            self.batches.as_slice()
-        };
-        let table = pretty_format_batches_with_options(batches, &shown());
+    /// The first rows as a table of text.
+    fn table(&self, rows: usize) -> PyResult<String> {
+        // Without a batch there would be no names of columns.
+        let mut shown = vec![RecordBatch::new_empty(Arc::clone(&self.schema))];
+        let mut left = rows;
+        for batch in &self.batches {
+            let taken = left.min(batch.num_rows());
+            shown.push(batch.slice(0, taken));
+            left -= taken;
+        }
+        let table = pretty_format_batches_with_options(&shown, &format_options());
         Ok(table.map_err(|error| exception(error.into()))?.to_string())
     }
 }

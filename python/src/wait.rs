@@ -1,9 +1,9 @@
 //! Work without the interpreter's lock, which Ctrl-C ends: of arrays on threads of their own, of queries on a runtime.
 
+use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result};
@@ -101,7 +101,7 @@ pub(crate) fn run<T: Send + 'static>(
         loop {
             match ends.recv_timeout(LOOK) {
                 Ok(Ok(result)) => return result.map_err(exception),
-                Ok(Err(_)) => return Err(InternalError::new_err("the query panicked")),
+                Ok(Err(panic)) => return Err(InternalError::new_err(panicked(panic.as_ref()))),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(InternalError::new_err("the query was lost"));
                 }
@@ -115,6 +115,16 @@ pub(crate) fn run<T: Send + 'static>(
             }
         }
     })
+}
+
+/// The text of a panic.
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text.as_str(),
+        (None, None) => "without a message",
+    };
+    format!("the query panicked: {text}")
 }
 
 /// An error that says that a session does not belong to this process.

@@ -11,10 +11,12 @@ use tempfile::TempDir;
 use quantiles_testing::root;
 
 /// Commands that other tests run, or that cannot run in a test.
-const NOT_RUN: [&str; 9] = [
+const NOT_RUN: [&str; 10] = [
     "cargo install --path dfq",
     // This command.
     "cargo test --locked --all-features",
+    // .ci/python, whose tests run the blocks of Python too
+    "pip install ./python",
     // tests/cluster
     "cargo run --release --features ballista -- cluster --executors 2",
     "cargo run --release --features ballista -- sql --cluster df://127.0.0.1:50050",
