@@ -40,10 +40,19 @@ def quantiles(x: Any, q: Any, method: str = "linear") -> Any:
     Traceback (most recent call last):
     dfq.QueryError: no quantiles of NumPy arrays of type <U1
     """
-    answers = _dfq.quantiles(x, q, method)
+    answers = _dfq.quantiles(readable(x), q, method)
     if isinstance(answers, _dfq.Answer):
         return _as_kind_of(x, answers, q)
     return answers
+
+
+def readable(x: Any) -> Any:
+    """The object itself or, for columns of pandas before 3, an array of PyArrow, which knows missing values from NaN as later pandas do."""
+    if _kind(x) == "pandas" and not hasattr(x, "__arrow_c_stream__"):
+        import pyarrow
+
+        return pyarrow.Array.from_pandas(x)
+    return x
 
 
 def _kind(x: Any) -> str:
@@ -75,7 +84,7 @@ def topk(values: Any, keys: Any, k: int, *, largest: bool = True) -> Any:
     >>> dfq.topk(np.array([7, 8, 9]), np.array([0.5, 2.5, 1.5]), 2)
     array([8, 9])
     """
-    return _as_kind_of(values, _dfq.topk(values, keys, k, largest))
+    return _as_kind_of(values, _dfq.topk(readable(values), readable(keys), k, largest))
 
 
 class Rank(NamedTuple):
@@ -114,7 +123,7 @@ class GkSketch:
 
     def update(self, values: Any) -> None:
         """Adds an array of values, of what ``quantiles`` takes: all of them or, where that fails, none."""
-        self._sketch.update(values)
+        self._sketch.update(readable(values))
 
     def merge(self, other: GkSketch) -> None:
         """Adds the values of another sketch, which stays as it is. The larger error of both counts from then on."""

@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _dfq
+from ._arrays import readable
 
 if TYPE_CHECKING:
     import pandas
@@ -262,6 +263,8 @@ def _is_table(data: Any) -> bool:
 
 def _table(data: Any) -> Any:
     """The data as the extension takes it: what has columns. A single column is a table of one, by its own name."""
+    if isinstance(data, dict):
+        return {name: readable(column) for name, column in data.items()}
     kind = type(data).__module__.partition(".")[0]
     if kind in ("polars", "pandas") and type(data).__name__ == "Series":
         return data.to_frame(data.name or "value")

@@ -152,6 +152,9 @@ def test_answers_are_of_the_kind_of_the_values():
     pandas = dfq.quantiles(pd.Series(values, name="fare"), [0.0, 1.0])
     assert pandas.equals(pd.Series(values, name="fare").quantile([0.0, 1.0]))
     assert dfq.quantiles(pd.Series(values), 0.5) == 3
+    # Missing values of pandas are NaN.
+    assert dfq.quantiles(pd.Series([1.0, None, 3.0]), 1.0) == 3
+    assert dfq.topk(pd.Series([7, 8, 9]), pd.Series([2.0, None, 1.0]), 2).tolist() == [7, 9]
 
 
 def test_chunks_are_one_array():

@@ -297,7 +297,7 @@ def test_ctrl_c_cancels_and_leaves_no_file(tmp_path, how):
         took = time.monotonic() - raised[-1]
         thread.join()
         # Debug builds on a busy machine take longer than a release build.
-        assert took < 1.0
+        assert took < 0.5
         deadline = time.monotonic() + 5
         while files_in(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.02)
