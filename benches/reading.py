@@ -1,4 +1,5 @@
-"""Times quantiles that are selected while their input is read, against those of kept keys and against sum, in one process.
+"""Times quantiles that are selected while their input is read, against those of kept keys and against sum, in one process; and ranks of
+values, which are counted while it is read.
 
     dfq generate synthetic --rows 3e7 --output /tmp/bench
     python benches/reading.py --dfq target/release/dfq --file /tmp/bench/synthetic.parquet --partitions 2
@@ -15,6 +16,7 @@ import subprocess
 PERCENTILES = "[" + ", ".join(f"{i / 100:.2f}" for i in range(1, 100)) + "]"
 QUANTILES = [("median", "[0.5]"), ("3 quantiles", "[0.5, 0.9, 0.99]"), ("99 quantiles", PERCENTILES)]
 READ_AGAIN = ["never", "auto", "always"]
+RANKED = [("exact_cdf of 1", 1), ("exact_cdf of 20", 20), ("exact_cdf of 100", 100)]
 
 
 def statements(table, column, options):
@@ -23,6 +25,10 @@ def statements(table, column, options):
     for name, list_ in QUANTILES:
         for option in options:
             yield name, option, f"SELECT exact_quantiles({column}, {list_}) FROM {table}"
+    for name, count in RANKED:
+        # From 1 to 1000, the same number in each power of ten, as prices are.
+        list_ = "[" + ", ".join(f"{1000 ** ((i + 0.5) / count):.3f}" for i in range(count)) + "]"
+        yield name, None, f"SELECT exact_cdf({column}, {list_}) FROM {table}"
 
 
 def main():
