@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import html
 import os
 import re
@@ -79,12 +80,14 @@ class Connection:
     def _query(self, query: str, frame: FrameType | None, **tables: Any) -> Query:
         found = dict(tables)
         for name in self._session.unknown_tables(query):
-            if name in found or frame is None:
+            if name in found:
                 continue
-            for names in (frame.f_locals, frame.f_globals):
+            for names in (frame.f_locals, frame.f_globals) if frame else ():
                 if name in names and _is_table(names[name]):
                     found[name] = _table(names[name])
                     break
+            if name not in found:
+                _check_path(name)
         return Query(self, self._session.sql(query, list(found.items())))
 
     def register(self, name: str, data: Any) -> None:
@@ -99,6 +102,7 @@ class Connection:
         [(2,)]
         """
         if isinstance(data, (str, os.PathLike)):
+            _check_path(os.fspath(data))
             self._session.register_path(name, os.fspath(data))
         elif isinstance(data, Query) and data._connection is self:
             self._session.register_query(name, data._query)
@@ -285,6 +289,16 @@ def _bytes(limit: int | str | None) -> int | None:
     raise _dfq.QueryError(
         f"memory_limit is {limit!r}: allowed are bytes, or a text such as '512MB' or '2GB' (units k, m, g, t: powers of 1024)"
     )
+
+
+def _check_path(path: str) -> None:
+    """Raises an exception for a name that is meant as a path of this machine, where there is nothing."""
+    is_meant = os.sep in path or path.lower().endswith((".parquet", ".csv", ".json", ".arrow"))
+    if not is_meant or "://" in path or glob.glob(path) or os.path.exists(path):
+        return
+    if glob.has_magic(path):
+        raise _dfq.QueryError(f"no file matches '{path}'")
+    raise _dfq.QueryError(f"file '{path}' not found (looked for {os.path.abspath(path)})")
 
 
 def _fractions(q: float | Sequence[float]) -> list[float]:

@@ -196,9 +196,21 @@ def test_mistakes_are_exceptions_with_the_message_alone(con, tmp_path):
         assert message in text and "Error during planning" not in text and "backtrace" not in text, text
     with pytest.raises(dfq.DataError, match="Divide by zero"):
         con.sql("SELECT 1 / (value - value) FROM range(0, 3)").fetchall()
-    with pytest.raises(dfq.Error) as raised:
-        con.register("t", tmp_path / "missing.parquet")
-    assert "missing.parquet" in str(raised.value)
+    for ask in (
+        lambda path: con.register("t", path),
+        lambda path: con.sql(f"SELECT * FROM '{path}'"),
+        lambda path: con.quantiles(path, "x", 0.5),
+    ):
+        with pytest.raises(dfq.QueryError, match=r"^file '.*missing.parquet' not found \(looked for /"):
+            ask(tmp_path / "missing.parquet")
+        with pytest.raises(dfq.QueryError, match=r"^no file matches '.*\*.csv'"):
+            ask(tmp_path / "*.csv")
+    (tmp_path / "rows.txt").write_text("x")
+    with pytest.raises(dfq.QueryError, match="allowed are files that end in .parquet, .csv, .json or .arrow"):
+        con.register("t", tmp_path / "rows.txt")
+    (tmp_path / "broken.parquet").write_text("x")
+    with pytest.raises(dfq.DataError, match="cannot read '.*broken.parquet'"):
+        con.register("t", tmp_path / "broken.parquet")
     with pytest.raises(dfq.QueryError, match="float is no table: allowed are objects that offer Arrow's C interface"):
         con.register("t", 1.5)
     with pytest.raises(dfq.QueryError, match="name each column once"):
