@@ -266,12 +266,12 @@ async fn percentile_cont_takes_a_list() {
     table(&ctx, Arc::new(Int64Array::from_iter_values(1..=4)), 2);
     for on in [false, true] {
         switch(&ctx, on).await;
-        let sql = "SELECT percentile_cont(x, [0.3, 0.5]), percentile_cont([0.3, 1]) WITHIN GROUP (ORDER BY x DESC), \
-                   percentile_cont(CAST(x AS DECIMAL(10, 2)), [0.3]), percentile_cont(CAST(x AS FLOAT), [0.3]) AS f, \
+        let sql = "SELECT percentile_cont(x, [0.3, 0.5]), percentile_cont([0.25, 1]) WITHIN GROUP (ORDER BY x DESC), \
+                   percentile_cont(CAST(x AS DECIMAL(10, 2)), [0.3]), percentile_cont(CAST(x AS FLOAT), [0.5]), \
                    percentile_cont(DISTINCT x % 2, [0.5]), percentile_cont(x, []) FROM t";
         assert_eq!(
             row(&ctx, sql).await,
-            "[1.9, 2.5] | [3.1, 1.0] | [1.9] | [1.9] | [0.5] | []"
+            "[1.9, 2.5] | [3.25, 1.0] | [1.9] | [2.5] | [0.5] | []"
         );
         let error = error(&ctx, "SELECT percentile_cont(x, [0.5, 1.5]) FROM t").await;
         assert!(
