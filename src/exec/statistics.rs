@@ -35,13 +35,15 @@ pub(super) async fn extents(
         .options()
         .execution
         .meta_fetch_concurrency;
-    let files = source.files().map(|(first, file)| (first, file.object_meta.clone()));
+    let files = source
+        .files()
+        .map(|(first, file)| (first, file.object_meta.clone()));
     let files: Vec<_> = files.collect();
     let metadata = futures::stream::iter(files).map(|(first, file)| {
         let (store, cache) = (Arc::clone(&store), Arc::clone(&cache));
         async move {
-            let metadata = DFParquetMetadata::new(store.as_ref(), &file)
-                .with_file_metadata_cache(Some(cache));
+            let metadata =
+                DFParquetMetadata::new(store.as_ref(), &file).with_file_metadata_cache(Some(cache));
             (first, metadata.fetch_metadata().await.ok())
         }
     });

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
 };
 
 use super::accumulator::{RankAccumulator, RankGroups};
-use super::cut::{Cuts, are_several};
+use super::cut::{Cut, Cuts, are_several};
 use super::distinct::{DistinctAccumulator, DistinctGroups};
 use super::name::RankName;
 use super::spec::{Direction, RankSpec, result_type};
@@ -115,6 +115,17 @@ impl RankFunction {
         RankSpec::try_new(self.sql_name, self.direction, x, cuts)
     }
 
+    /// The answer for one constant over no rows.
+    fn without_rows(&self, cut: Option<&Cut>) -> ScalarValue {
+        match self.sql_name {
+            RankName::ExactRank => ScalarValue::UInt64(cut.map(|_| 0)),
+            RankName::Rank | RankName::DenseRank => ScalarValue::UInt64(Some(1)),
+            RankName::ExactCdf => ScalarValue::Float64(None),
+            RankName::PercentRank => ScalarValue::Float64(Some(0.0)),
+            RankName::CumeDist => ScalarValue::Float64(Some(1.0)),
+        }
+    }
+
     /// Whether a call holds the distinct values.
     fn holds_values(&self, is_distinct: bool) -> bool {
         is_distinct || self.sql_name == RankName::DenseRank
@@ -193,18 +204,29 @@ impl AggregateUDFImpl for RankFunction {
         })
     }
 
-    /// The answer over no rows, which DataFusion puts in place of a correlated subquery without rows.
+    /// The answer over no rows, which DataFusion puts in place of a correlated subquery or a window frame without rows.
     fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
-        match (self.sql_name, data_type) {
-            (RankName::ExactCdf, _) => ScalarValue::try_from(data_type),
-            (_, DataType::List(_)) => not_impl_err!(
-                "{} of a list of constants in a correlated subquery: ask for each constant on its own",
+        if self.sql_name == RankName::ExactCdf {
+            return ScalarValue::try_from(data_type);
+        }
+        let is_list = matches!(data_type, DataType::List(_));
+        match &self.bound {
+            Some(cuts) => {
+                let items = cuts.list.iter().map(|cut| self.without_rows(cut.as_ref()));
+                let items: Vec<ScalarValue> = items.collect();
+                match items.as_slice() {
+                    [one] if !is_list => Ok(one.clone()),
+                    _ => {
+                        let item = self.without_rows(None).data_type();
+                        Ok(ScalarValue::List(ScalarValue::new_list(&items, &item, true)))
+                    }
+                }
+            }
+            None if is_list => not_impl_err!(
+                "{} of a list of constants over no rows, without this crate's planner: ask for each constant on its own",
                 self.sql_name
             ),
-            (RankName::ExactRank, _) => Ok(ScalarValue::UInt64(Some(0))),
-            (RankName::Rank | RankName::DenseRank, _) => Ok(ScalarValue::UInt64(Some(1))),
-            (RankName::PercentRank, _) => Ok(ScalarValue::Float64(Some(0.0))),
-            (RankName::CumeDist, _) => Ok(ScalarValue::Float64(Some(1.0))),
+            None => Ok(self.without_rows(Some(&Cut::End))),
         }
     }
 

@@ -261,7 +261,7 @@ mod tests {
         let rows: Vec<Option<u64>> = (0..40_000).map(|row| Some(row * 7919 % 40_009)).collect();
         let frames: Vec<_> = (0..2000).map(|row| row * 20..row * 20 + 2).collect();
         check(&rows, &frames, false);
-        check(&[], &[0..0], false);
+        check(&[], &[0..0, 0..0], false);
         check(&[None, None], &[0..1, 0..2, 2..2], true);
     }
 }
