@@ -4,13 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, resources_err};
 
 use crate::functions::keys::FrameAnswers;
 use crate::kernel::cpu::moving::RankedRows;
 use crate::key::{Key, Width, dense, kept, with_key};
 use crate::quantile::TypedAnswerSpec;
 use crate::threads::Stop;
+
+/// Most rows that are ranked at once: their numbers have 32 bits.
+const MOST_ROWS: usize = u32::MAX as usize;
 
 /// Frames between two looks at the flag that ends the work.
 const FRAMES_PER_CHECK: usize = 4096;
@@ -19,13 +22,20 @@ const FRAMES_PER_CHECK: usize = 4096;
 /// before the last one.
 ///
 /// # Errors
-/// Those of types that the method cannot interpolate; an execution error once `stop` is set.
+/// Those of types that the method cannot interpolate; `ResourcesExhausted` for more than 2^32 - 1 rows; an execution error once `stop` is
+/// set.
 pub(crate) fn answers_of_frames(
     column: &TypedAnswerSpec,
     values: &ArrayRef,
     frames: impl Iterator<Item = Range<usize>>,
     stop: &Stop,
 ) -> Result<ArrayRef> {
+    if values.len() > MOST_ROWS {
+        return resources_err!(
+            "frames over {} rows: at most {MOST_ROWS} rows are ranked at once",
+            values.len()
+        );
+    }
     let kept = kept(values.as_ref(), None)?;
     let values = dense(values.as_ref(), None)?.unwrap_or_else(|| values.clone());
     with_key!(column.spec().width(), K => {
