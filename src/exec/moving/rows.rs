@@ -19,6 +19,7 @@ use futures::TryStreamExt;
 
 use super::frames::FramedRows;
 use crate::exec::operator::Execution;
+use crate::exec::plain::lean;
 use crate::functions::{MovingCall, answers_of_frames};
 use crate::kernel::cpu::columns::row_bytes;
 use crate::threads::{Stop, ThreadPool};
@@ -148,7 +149,8 @@ impl MovingRows {
         }
         let mut columns = batch.columns().to_vec();
         for answers in &mut self.answers {
-            columns.push(answers.slice(0, rows));
+            // A slice would count, and keep, the memory of all answers.
+            columns.push(lean(&answers.slice(0, rows))?);
             *answers = answers.slice(rows, answers.len() - rows);
         }
         self.batches.pop_front();
