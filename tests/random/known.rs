@@ -89,6 +89,7 @@ fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
         _ if prepared
             && (why.contains("a panic: boolean array")
                 || why.contains("Cannot infer common argument type for logical boolean operation")
+                || why.contains("FILTER (__common_expr_") && why.contains("must be Boolean")
                 || why.contains("common_sub_expression_eliminate")
                     && why.contains("IS NOT DISTINCT FROM")) =>
         {
