@@ -18,18 +18,9 @@ use crate::memory::{Lease, MemoryBudget, RoundMemory};
 use crate::quantile::QuantileSpec;
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, table_cells};
 use crate::select::requests::sample_of_all;
-use crate::select::while_reading::{WhileReading, runs};
+use crate::select::while_reading::{LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs};
 use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
 use crate::threads::{Stop, completed};
-
-/// Rows from which on values are read again: fewer are copied in less time than a sample takes.
-const LEAST_ROWS: u64 = 1 << 20;
-
-/// Values that are sampled before the first read.
-const SAMPLE: u64 = 1 << 16;
-
-/// Sampled values below which brackets would be too wide.
-const LEAST_SAMPLE: usize = 1 << 12;
 
 /// Values for each wanted rank below which the candidates would be a large part of all.
 const VALUES_FOR_A_RANK: u64 = 1 << 10;

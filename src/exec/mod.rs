@@ -36,6 +36,7 @@ mod plain;
 #[cfg(feature = "ballista")]
 mod planned_types;
 mod quantiles;
+mod replaced_window;
 mod reread;
 mod round_memory;
 #[cfg(feature = "parquet")]

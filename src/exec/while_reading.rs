@@ -31,18 +31,9 @@ use crate::key::{KeyVec, Width};
 use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, brackets_share, table_cells};
 use crate::select::requests::sample_of_all;
-use crate::select::while_reading::{FEW_RANKS, WhileReading, runs};
+use crate::select::while_reading::{FEW_RANKS, LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs};
 use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
 use crate::threads::{PartitionTasks, Stop};
-
-/// Rows of a scan below which it is read once and kept: a sample would cost as much.
-const LEAST_ROWS: u64 = 1 << 20;
-
-/// Values that are sampled before the first read.
-const SAMPLE: u64 = 1 << 16;
-
-/// Sampled values below which brackets would be too wide.
-const LEAST_SAMPLE: usize = 1 << 12;
 
 /// The share of the values, as a divisor, that may have to be read by what is known of them, so that no sample is taken.
 const MOST_READ_SHARE: u64 = 8;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::{SortColumn, concat, concat_batches};
 use datafusion::common::Result;
 use datafusion::common::utils::evaluate_partition_ranges;
@@ -22,14 +22,12 @@ use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{
-    ChildrenPropertiesMode, Distribution, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
-use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
 use super::plain::lean;
+use super::replaced_window::{ReplacedWindow, joined};
 use crate::kernel::cpu::columns::row_bytes;
 
 /// Bytes that evaluating a group takes besides its answers, as a multiple of the bytes of its rows: the rows, a copy that joins their
@@ -46,6 +44,7 @@ pub type ReservingWindowExec = Operator<WindowWork>;
 #[derive(Debug)]
 pub struct WindowWork {
     window: Arc<WindowAggExec>,
+    replaced: ReplacedWindow,
 }
 
 impl ReservingWindowExec {
@@ -56,7 +55,9 @@ impl ReservingWindowExec {
     pub fn try_new(window: WindowAggExec) -> Result<Self> {
         let input = Arc::clone(window.input());
         let window = Arc::new(window);
-        Self::over(WindowWork { window }, vec![input])
+        let exprs = window.window_expr().to_vec();
+        let replaced = ReplacedWindow::new(Arc::clone(&window) as _, exprs);
+        Self::over(WindowWork { window, replaced }, vec![input])
     }
 }
 
@@ -66,39 +67,27 @@ impl Work for WindowWork {
     }
 
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
-        let window: Arc<dyn ExecutionPlan> = Arc::clone(&self.window) as _;
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        let window = window.replace_children(inputs.to_vec(), options)?;
-        Ok(Arc::clone(window.properties()))
+        self.replaced.properties(inputs)
     }
 
     fn details(&self) -> String {
-        let windows = self.window.window_expr().iter();
-        let windows = windows.map(|expr| format!("{}: {}", expr.name(), expr.get_window_frame()));
-        format!("wdw=[{}]", comma_separated(windows))
+        self.replaced.details()
     }
 
     fn tree_details(&self) -> String {
-        let names = self.window.window_expr().iter().map(|expr| expr.name());
-        format!("select_list={}", comma_separated(names))
+        self.replaced.tree_details()
     }
 
     fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
-        let all = self
-            .window
-            .window_expr()
-            .iter()
-            .map(|expr| expr.all_expressions());
-        let each = all.flat_map(|all| [all.args, all.partition_by_exprs, all.order_by_exprs]);
-        each.flatten().collect()
+        self.replaced.expressions()
     }
 
     fn distribution(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
-        self.window.input_distribution_requirements().into_per_child()
+        self.replaced.distribution()
     }
 
     fn wanted_order(&self) -> Option<OrderingRequirements> {
-        self.window.required_input_ordering().pop().flatten()
+        self.replaced.wanted_order()
     }
 
     fn keeps_order(&self) -> bool {
@@ -253,7 +242,7 @@ impl WindowRows {
         let window = Arc::clone(&self.window);
         for expr in window.window_expr() {
             let answers = groups.iter().map(|group| expr.evaluate(&slice(rows, group)));
-            let answers = concatenated(answers.collect::<Result<Vec<_>>>()?)?;
+            let answers = joined(&answers.collect::<Result<Vec<_>>>()?)?;
             self.ready_bytes += row_bytes(&answers);
             self.reserve()?;
             columns.push(answers);
@@ -288,13 +277,4 @@ fn row_of(key: &SortColumn, row: usize) -> SortColumn {
         values: key.values.slice(row, 1),
         options: key.options,
     }
-}
-
-/// The arrays, concatenated.
-fn concatenated(mut arrays: Vec<ArrayRef>) -> Result<ArrayRef> {
-    if arrays.len() == 1 {
-        return Ok(arrays.remove(0));
-    }
-    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(concat(&arrays)?)
 }

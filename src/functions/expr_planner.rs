@@ -94,18 +94,7 @@ impl ExprPlanner for QuantilesExprPlanner {
         } else {
             return Ok(PlannerResult::Original(raw));
         };
-        let written = WindowFunction {
-            fun: raw.func_def,
-            params: WindowFunctionParams {
-                args: raw.args,
-                partition_by: raw.partition_by,
-                order_by: raw.order_by,
-                window_frame: raw.window_frame,
-                filter: raw.filter,
-                null_treatment: raw.null_treatment,
-                distinct: raw.distinct,
-            },
-        };
+        let written = as_written(raw);
         let mut call = written.clone();
         call.fun = WindowFunctionDefinition::AggregateUDF(planned);
         call.params.args = args;
@@ -224,10 +213,9 @@ fn plan_iqr(raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
     named_as(upper - lower, &written)
 }
 
-/// Plans `iqr` over a window, as [`plan_iqr`].
-fn plan_iqr_window(raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
-    let method = iqr_method(&raw.args, raw.null_treatment)?;
-    let written = WindowFunction {
+/// The window call that was written.
+fn as_written(raw: RawWindowExpr) -> WindowFunction {
+    WindowFunction {
         fun: raw.func_def,
         params: WindowFunctionParams {
             args: raw.args,
@@ -238,7 +226,13 @@ fn plan_iqr_window(raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
             null_treatment: raw.null_treatment,
             distinct: raw.distinct,
         },
-    };
+    }
+}
+
+/// Plans `iqr` over a window, as [`plan_iqr`].
+fn plan_iqr_window(raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+    let method = iqr_method(&raw.args, raw.null_treatment)?;
+    let written = as_written(raw);
     let [upper, lower] = quartiles(&written.params.args[0], method, |func, args| {
         let mut call = written.clone();
         call.fun = WindowFunctionDefinition::AggregateUDF(func);

@@ -207,6 +207,15 @@ impl Strategy for WhileReading {
     }
 }
 
+/// Rows below which values are read once and kept: a sample would cost as much.
+pub(crate) const LEAST_ROWS: u64 = 1 << 20;
+
+/// Values that are sampled before the first read.
+pub(crate) const SAMPLE: u64 = 1 << 16;
+
+/// Sampled values below which brackets would be too wide.
+pub(crate) const LEAST_SAMPLE: usize = 1 << 12;
+
 /// Runs of a sample. Neighbours in a table resemble each other, so that many short runs are better than few long ones; but each run
 /// costs the decoding of a page, and of the dictionary of its row group.
 const RUNS: u64 = 32;

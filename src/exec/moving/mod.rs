@@ -15,20 +15,17 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_expr::window::WindowExpr;
 use datafusion::physical_expr::{OrderingRequirements, PhysicalExpr};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
-use datafusion::physical_plan::{
-    ChildrenPropertiesMode, Distribution, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
 use self::rows::MovingRows;
-use super::operator::{Execution, Operator, Work, comma_separated};
+use super::operator::{Execution, Operator, Work};
+use super::replaced_window::ReplacedWindow;
 use crate::functions::MovingCall;
 
 /// Adds exact quantiles of window frames to its input's rows, which are sorted by `PARTITION BY` and `ORDER BY`. Its rows, their order and
@@ -41,9 +38,7 @@ pub type MovingQuantilesExec = Operator<MovingWork>;
 /// Work of a [`MovingQuantilesExec`]: the calls of the operator that it replaces.
 #[derive(Debug)]
 pub struct MovingWork {
-    /// The operator that it replaces, which says how rows are to be distributed and sorted.
-    window: Arc<dyn ExecutionPlan>,
-    exprs: Vec<Arc<dyn WindowExpr>>,
+    replaced: ReplacedWindow,
     calls: Arc<[MovingCall]>,
 }
 
@@ -67,8 +62,7 @@ impl MovingQuantilesExec {
             return Ok(None);
         };
         let work = MovingWork {
-            window,
-            exprs,
+            replaced: ReplacedWindow::new(window, exprs),
             calls: calls.into(),
         };
         Self::over(work, vec![input]).map(Some)
@@ -81,34 +75,27 @@ impl Work for MovingWork {
     }
 
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        let window = Arc::clone(&self.window).replace_children(inputs.to_vec(), options)?;
-        Ok(Arc::clone(window.properties()))
+        self.replaced.properties(inputs)
     }
 
     fn details(&self) -> String {
-        let windows = self.exprs.iter();
-        let windows = windows.map(|expr| format!("{}: {}", expr.name(), expr.get_window_frame()));
-        format!("wdw=[{}]", comma_separated(windows))
+        self.replaced.details()
     }
 
     fn tree_details(&self) -> String {
-        let names = self.exprs.iter().map(|expr| expr.name());
-        format!("select_list={}", comma_separated(names))
+        self.replaced.tree_details()
     }
 
     fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
-        let all = self.exprs.iter().map(|expr| expr.all_expressions());
-        let each = all.flat_map(|all| [all.args, all.partition_by_exprs, all.order_by_exprs]);
-        each.flatten().collect()
+        self.replaced.expressions()
     }
 
     fn distribution(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
-        self.window.input_distribution_requirements().into_per_child()
+        self.replaced.distribution()
     }
 
     fn wanted_order(&self) -> Option<OrderingRequirements> {
-        self.window.required_input_ordering().pop().flatten()
+        self.replaced.wanted_order()
     }
 
     fn keeps_order(&self) -> bool {
@@ -120,7 +107,7 @@ impl Work for MovingWork {
         let partitions = on.inputs[0].output_partitioning().partition_count();
         let threads = on.context.session_config().target_partitions() / partitions.max(1);
         let rows = MovingRows::new(
-            self.exprs[0].as_ref(),
+            self.replaced.exprs()[0].as_ref(),
             Arc::clone(&self.calls),
             &on,
             threads.max(1),

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch};
-use datafusion::arrow::compute::{SortColumn, SortOptions, concat};
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, new_empty_array};
+use datafusion::arrow::compute::{SortColumn, SortOptions};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::common::utils::evaluate_partition_ranges;
@@ -20,6 +20,7 @@ use futures::TryStreamExt;
 use super::frames::FramedRows;
 use crate::exec::operator::Execution;
 use crate::exec::plain::lean;
+use crate::exec::replaced_window::joined;
 use crate::functions::{MovingCall, answers_of_frames};
 use crate::kernel::cpu::columns::row_bytes;
 use crate::threads::{Stop, ThreadPool};
@@ -89,14 +90,19 @@ impl MovingRows {
         let order_by = if is_ordered { window.order_by() } else { &[] };
         exprs.extend(order_by.iter().map(|order| Arc::clone(&order.expr)));
         exprs.extend(calls.iter().map(|call| Arc::clone(&call.argument)));
+        let schema = on.schema();
+        let answers = &schema.fields()[schema.fields().len() - calls.len()..];
         Ok(Self {
             columns: vec![Vec::new(); exprs.len()],
-            answers: Vec::new(),
+            answers: answers
+                .iter()
+                .map(|field| new_empty_array(field.data_type()))
+                .collect(),
             calls,
             exprs,
             partition_columns,
             order_options: order_by.iter().map(|order| order.options).collect(),
-            schema: on.schema(),
+            schema,
             input: Some(on.input()?),
             held: 0,
             new: 0,
@@ -125,7 +131,7 @@ impl MovingRows {
                     self.push(batch)?;
                     let is_enough =
                         self.new >= (HELD_FACTOR * self.held).max(STEP_ROWS * self.pool.threads());
-                    if is_enough || self.reserve().is_err() {
+                    if is_enough {
                         self.step(false).await?;
                     }
                 }
@@ -163,12 +169,11 @@ impl MovingRows {
         }
         self.new += batch.num_rows();
         self.batches.push_back(batch);
-        Ok(())
+        self.reserve()
     }
 
     /// Answers the frames that are complete, and lets go of rows that no frame needs any more.
     async fn step(&mut self, is_end: bool) -> Result<()> {
-        self.reserve()?;
         let compute = self.baseline.elapsed_compute().clone();
         let timer = compute.timer();
         self.held += std::mem::take(&mut self.new);
@@ -178,14 +183,18 @@ impl MovingRows {
         let columns = self.columns.iter().map(|column| joined(column));
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let frames = Arc::new(self.complete_frames(&columns, is_end)?);
-        let answers = self.answer(&columns, &frames).await?;
-        if self.answers.is_empty() {
-            self.answers = answers;
-        } else {
-            let all = self.answers.iter().zip(answers);
-            let all = all.map(|(before, new)| joined(&[Arc::clone(before), new]));
-            self.answers = all.collect::<Result<_>>()?;
+        let mut answers: Vec<Vec<ArrayRef>> = self
+            .answers
+            .iter()
+            .map(|before| vec![Arc::clone(before)])
+            .collect();
+        for (call, chunk) in self.answer(&columns, &frames).await? {
+            answers[call].push(chunk);
         }
+        self.answers = answers
+            .iter()
+            .map(|answers| joined(answers))
+            .collect::<Result<_>>()?;
         // Frames begin nowhere before those of the last row with an answer.
         let keep = frames
             .iter()
@@ -225,12 +234,12 @@ impl MovingRows {
         Ok(frames)
     }
 
-    /// The answers of each call over its frames.
+    /// The answers over the frames, in chunks, each with the number of its call.
     async fn answer(
         &mut self,
         columns: &[ArrayRef],
         frames: &Arc<Vec<Vec<Range<usize>>>>,
-    ) -> Result<Vec<ArrayRef>> {
+    ) -> Result<Vec<(usize, ArrayRef)>> {
         let (mut chunks, threads) = (Vec::new(), self.pool.threads());
         let values = &columns[columns.len() - self.calls.len()..];
         for (call, (frames, values)) in frames.iter().zip(values).enumerate() {
@@ -252,23 +261,7 @@ impl MovingRows {
                     answers_of_frames(&calls[call].column, &values, frames, stop)?,
                 ))
             });
-        let mut answers = vec![Vec::new(); self.calls.len()];
-        for (call, chunk) in answered.await? {
-            answers[call].push(chunk);
-        }
-        let answers = answers
-            .iter()
-            .enumerate()
-            .map(|(call, chunks)| match chunks.as_slice() {
-                [] => {
-                    let field = self
-                        .schema
-                        .field(self.schema.fields().len() - self.calls.len() + call);
-                    Ok(datafusion::arrow::array::new_empty_array(field.data_type()))
-                }
-                chunks => joined(chunks),
-            });
-        answers.collect()
+        answered.await
     }
 
     /// Reserves the memory of all rows.
@@ -300,13 +293,4 @@ fn chunk_frames(frames: &[Range<usize>], threads: usize) -> usize {
     let mean = rows / frames.len().max(1);
     let share = frames.len().div_ceil(threads).max(mean / 4);
     (4 * mean).min(share).max(CHUNK_FRAMES)
-}
-
-/// The arrays, one after the other.
-fn joined(arrays: &[ArrayRef]) -> Result<ArrayRef> {
-    if let [one] = arrays {
-        return Ok(Arc::clone(one));
-    }
-    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(concat(&arrays)?)
 }
