@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::resources::resources;
 use super::values::Ordered;
@@ -16,11 +17,12 @@ use crate::kernel::{Backend, Shard};
 use crate::key::{KeySpec, KeyVec, Width};
 use crate::memory::{Lease, MemoryBudget, RoundMemory};
 use crate::quantile::QuantileSpec;
+use crate::select::candidates::Candidates;
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, table_cells};
 use crate::select::requests::sample_of_all;
 use crate::select::while_reading::{LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs};
-use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
-use crate::threads::{Stop, completed};
+use crate::select::{Shards, Solution, Strategy, solve_ranks, wanted_ranks};
+use crate::threads::{Stop, ThreadPool, completed};
 
 /// Values for each wanted rank below which the candidates would be a large part of all.
 const VALUES_FOR_A_RANK: u64 = 1 << 10;
@@ -31,6 +33,9 @@ pub(super) struct Reading<'a> {
     spec: &'a KeySpec,
     threads: usize,
     strategy: WhileReading,
+    /// An empty reservation in the pool of the reads.
+    reservation: MemoryReservation,
+    /// Memory of the reads.
     memory: Arc<RoundMemory>,
     /// What the first read saw; `None` before it.
     seen: Option<Seen>,
@@ -81,6 +86,7 @@ impl<'a> Reading<'a> {
         };
         Ok(Some(Self {
             strategy: WhileReading::try_new(spec.width(), n, ranks, sample, budget)?,
+            reservation: memory.new_empty(),
             memory: RoundMemory::new(memory),
             values,
             spec,
@@ -98,14 +104,21 @@ impl<'a> Reading<'a> {
     /// Those of reading; an execution error if the values change meanwhile.
     pub(super) fn solve(mut self, quantile_spec: &QuantileSpec) -> Result<Solution> {
         let strategy = self.strategy.clone();
-        let (seen, reply) = self.read(strategy.request())?;
-        (self.seen, self.first) = (Some(seen), Some(reply));
+        let (seen, mut replies) = self.read(strategy.request())?;
         let ranks = wanted_ranks(&[quantile_spec], seen.values);
+        let width = self.spec.width();
+        if let Some(candidates) =
+            Candidates::of(width, seen.values, &ranks, strategy.request(), &mut replies)?
+        {
+            let pool = ThreadPool::scoped(self.threads, Stop::default());
+            return completed(candidates.solve(strategy.label(), &self.reservation, &self.memory, pool));
+        }
+        (self.seen, self.first) = (Some(seen), Some(merged(replies)?));
         completed(solve_ranks(&mut self, &strategy, ranks))
     }
 
-    /// Reads all values for one request: what was seen, and the merged answer.
-    fn read(&mut self, request: &Request) -> Result<(Seen, Reply)> {
+    /// Reads all values for one request: what was seen, and the answer of each thread.
+    fn read(&mut self, request: &Request) -> Result<(Seen, Vec<Reply>)> {
         self.leases.clear();
         let next = AtomicU64::new(0);
         let answers: Vec<Box<dyn ScanAnswer>> = std::thread::scope(|scope| {
@@ -128,9 +141,7 @@ impl<'a> Reading<'a> {
             self.leases.extend(lease);
             replies.push(reply);
         }
-        let reply = Reply::merged(replies)?;
-        let reply = reply.ok_or_else(|| internal_datafusion_err!("values were read on no thread"))?;
-        Ok((seen, reply))
+        Ok((seen, replies))
     }
 
     /// The answer of one thread, for the blocks that it takes.
@@ -145,6 +156,12 @@ impl<'a> Reading<'a> {
             self.values.each_of(rows, |piece| answer.append(piece, None))?;
         }
     }
+}
+
+/// The merged answer of all threads.
+fn merged(replies: Vec<Reply>) -> Result<Reply> {
+    let reply = Reply::merged(replies)?;
+    reply.ok_or_else(|| internal_datafusion_err!("values were read on no thread"))
 }
 
 /// All keys of a shard, ascending.
@@ -181,11 +198,11 @@ impl Shards for Reading<'_> {
         let reply = match self.first.take() {
             Some(reply) => reply,
             None => {
-                let (seen, reply) = self.read(&request)?;
+                let (seen, replies) = self.read(&request)?;
                 if self.seen != Some(seen) {
                     return exec_err!("the values were changed while their quantiles were selected");
                 }
-                reply
+                merged(replies)?
             }
         };
         if let Request::Count { cells, within, .. } = request.as_ref()

@@ -29,11 +29,12 @@ use crate::kernel::cpu::scan_answer::{ScanAnswer, Seen, scan_answer};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyVec, Width};
 use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
+use crate::select::candidates::Candidates;
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, brackets_share, table_cells};
 use crate::select::requests::sample_of_all;
 use crate::select::while_reading::{FEW_RANKS, LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs};
-use crate::select::{Shards, Solution, solve_ranks, wanted_ranks};
-use crate::threads::{PartitionTasks, Stop};
+use crate::select::{Shards, Solution, Strategy, solve_ranks, wanted_ranks};
+use crate::threads::{PartitionTasks, Stop, ThreadPool};
 
 /// The share of the values, as a divisor, that may have to be read by what is known of them, so that no sample is taken.
 const MOST_READ_SHARE: u64 = 8;
@@ -343,7 +344,27 @@ impl WhileReadingContext<'_> {
         answers: Vec<CollectedColumn>,
         reading: &ReadingColumn,
     ) -> Result<Solution> {
-        let (seen, reply, leases) = merged(answers, reading.first.as_ref())?;
+        let (seen, mut replies, leases) = finished(answers)?;
+        let seen = counted(seen, reading.first.as_ref());
+        let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), seen.values);
+        if reading.first.is_none()
+            && let width = self.aggregates.columns[column].spec.width()
+            && let Some(candidates) = Candidates::of(
+                width,
+                seen.values,
+                &ranks,
+                reading.strategy.request(),
+                &mut replies,
+            )?
+        {
+            let pool = ThreadPool::new(self.selection.threads, Stop::default());
+            let (label, memory) = (reading.strategy.label(), &self.selection.memory);
+            let solution = candidates.solve(label, memory, &reading.memory, pool).await?;
+            drop(leases);
+            reading.memory.set_aside(0)?;
+            return Ok(solution);
+        }
+        let reply = merged(replies, reading.first.as_ref())?;
         let mut reads = Reads {
             context: self,
             column: &self.aggregates.columns[column],
@@ -353,7 +374,6 @@ impl WhileReadingContext<'_> {
             counted: None,
             leases,
         };
-        let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), seen.values);
         let solution = solve_ranks(&mut reads, &reading.strategy, ranks).await?;
         drop(reads);
         // Gives the memory back: other columns want it now.
@@ -374,8 +394,8 @@ fn sorted_keys(collected: CollectedColumn, width: Width) -> Result<KeyVec> {
     }
 }
 
-/// What all partitions saw of a column, their merged answer, and the memory that it takes. Values that `reading` left out are counted too.
-fn merged(answers: Vec<CollectedColumn>, reading: Option<&Reading>) -> Result<(Seen, Reply, Vec<Lease>)> {
+/// What all partitions saw of a column, their answers, and the memory that these take.
+fn finished(answers: Vec<CollectedColumn>) -> Result<(Seen, Vec<Reply>, Vec<Lease>)> {
     let (mut seen, mut replies, mut leases) = (Seen::default(), Vec::new(), Vec::new());
     for answer in answers {
         let CollectedColumn::Answered(answer) = answer else {
@@ -386,13 +406,23 @@ fn merged(answers: Vec<CollectedColumn>, reading: Option<&Reading>) -> Result<(S
         leases.extend(lease);
         replies.push(reply);
     }
+    Ok((seen, replies, leases))
+}
+
+/// What was seen, with the number of the values that `reading` left out.
+fn counted(mut seen: Seen, reading: Option<&Reading>) -> Seen {
+    seen.values += reading.map_or(0, |reading| reading.values);
+    seen
+}
+
+/// The merged answer of all partitions. Values that `reading` left out are counted too.
+fn merged(replies: Vec<Reply>, reading: Option<&Reading>) -> Result<Reply> {
     let reply = Reply::merged(replies)?;
     let mut reply = reply.ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
     if let Some(reading) = reading {
         reading.add_to(&mut reply)?;
-        seen.values += reading.values;
     }
-    Ok((seen, reply, leases))
+    Ok(reply)
 }
 
 /// The values of a column, which are read again for every round but the first.
@@ -435,7 +465,9 @@ impl Reads<'_> {
             .await?
             .into_iter()
             .flat_map(|scan| scan.collected);
-        let (seen, reply, leases) = merged(answers.collect(), reading.as_ref())?;
+        let (seen, replies, leases) = finished(answers.collect())?;
+        let seen = counted(seen, reading.as_ref());
+        let reply = merged(replies, reading.as_ref())?;
         // Sums of all values can be compared only where all were read.
         let all_read = reading.is_none() && self.reading.first.is_none();
         if seen.values != self.seen.values || all_read && seen != self.seen {

@@ -5,6 +5,7 @@
 //! query are kept for a second for the next one. This is done only where the memory pool has no limit, and so no say in
 //! what is held after a query. Elsewhere memory is given back at once.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,34 +13,61 @@ use std::time::Duration;
 use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use memmap2::MmapMut;
+use sysinfo::System;
 
-/// Least bytes of a piece that is in huge pages and is kept.
-const LEAST_KEPT_BYTES: usize = 2 << 20;
+/// Least bytes of a piece that is in huge pages and is kept. Neighbouring pieces share a huge page of 2 MiB.
+const LEAST_KEPT_BYTES: usize = 512 << 10;
 
-/// Most bytes of pages that are kept.
-const MOST_KEPT_BYTES: usize = 512 << 20;
+/// The share of the machine's memory, as a divisor, that kept pages may take.
+const KEPT_MEMORY_SHARE: u64 = 8;
 
 /// Time after which unused pages are given back.
 const KEEP_TIME: Duration = Duration::from_secs(1);
 
 /// Pages that are kept for their next use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FreePages {
     kept: Mutex<KeptPages>,
+    /// Most bytes that are kept.
+    most_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct KeptPages {
-    maps: Vec<MmapMut>,
+    /// The pages, by their number of bytes. No list is empty.
+    maps: BTreeMap<usize, Vec<MmapMut>>,
+    /// Bytes of all pages.
     bytes: usize,
     /// Whether pages were taken or given since the sweeper thread looked last; `None` while no such thread runs.
     touched: Option<bool>,
 }
 
 /// The free pages of the whole process: pages differ only in size.
-static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(Arc::default);
+static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(|| {
+    Arc::new(FreePages::at_most(
+        (machine_memory() / KEPT_MEMORY_SHARE) as usize,
+    ))
+});
+
+/// Bytes of memory that this process may use: those of the machine, or of its control group if those are fewer.
+fn machine_memory() -> u64 {
+    let mut system = System::new();
+    system.refresh_memory();
+    let group = system
+        .cgroup_limits()
+        .map_or(u64::MAX, |limits| limits.total_memory);
+    system.total_memory().min(group)
+}
 
 impl FreePages {
+    /// No pages yet, and at most `most_bytes` bytes of them later.
+    fn at_most(most_bytes: usize) -> Self {
+        Self {
+            kept: Mutex::default(),
+            most_bytes,
+        }
+    }
+
     /// The free pages for shards of this pool; `None` if the pool has a limit.
     pub(crate) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
         matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
@@ -53,17 +81,19 @@ impl FreePages {
     /// Takes pages of at least `bytes` bytes, and at most a quarter more.
     fn take(&self, bytes: usize) -> Option<MmapMut> {
         let mut kept = self.lock();
-        let fits = |map: &MmapMut| (bytes..=bytes + bytes / 4).contains(&map.len());
-        let at = kept.maps.iter().rposition(fits)?;
-        let map = kept.maps.swap_remove(at);
-        kept.bytes -= map.len();
+        let (size, maps) = kept.maps.range_mut(bytes..=bytes + bytes / 4).next()?;
+        let (size, map) = (*size, maps.pop()?);
+        if maps.is_empty() {
+            kept.maps.remove(&size);
+        }
+        kept.bytes -= size;
         kept.touched = kept.touched.map(|_| true);
         Some(map)
     }
 
     fn give(self: &Arc<Self>, map: MmapMut) {
         let mut kept = self.lock();
-        if kept.bytes + map.len() > MOST_KEPT_BYTES {
+        if kept.bytes + map.len() > self.most_bytes {
             return;
         }
         if kept.touched.is_none() {
@@ -74,7 +104,7 @@ impl FreePages {
             }
         }
         kept.bytes += map.len();
-        kept.maps.push(map);
+        kept.maps.entry(map.len()).or_default().push(map);
         kept.touched = Some(true);
     }
 
@@ -152,11 +182,13 @@ impl<T> Drop for Pages<T> {
 mod tests {
     use std::time::Instant;
 
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
+
     use super::*;
 
     #[test]
     fn pages_are_used_again_and_given_back_in_the_end() {
-        let free = Arc::new(FreePages::default());
+        let free = Arc::new(FreePages::at_most(usize::MAX));
         let words = LEAST_KEPT_BYTES / size_of::<u64>();
         let mut pages = Pages::<u64>::new(words, Some(&free)).unwrap();
         pages.words_mut()[7] = 42;
@@ -181,19 +213,26 @@ mod tests {
 
     #[test]
     fn small_pages_and_too_many_are_not_kept() {
-        let free = Arc::new(FreePages::default());
+        let free = Arc::new(FreePages::at_most(10 * LEAST_KEPT_BYTES));
         drop(Pages::<u32>::new(1000, Some(&free)));
         assert_eq!(free.lock().bytes, 0);
-        let many: Vec<_> = (0..MOST_KEPT_BYTES / LEAST_KEPT_BYTES + 3)
+        let many: Vec<_> = (0..13)
             .map(|_| Pages::<u8>::new(LEAST_KEPT_BYTES, Some(&free)))
             .collect();
         drop(many);
-        assert_eq!(free.lock().bytes, MOST_KEPT_BYTES);
+        assert_eq!(free.lock().bytes, 10 * LEAST_KEPT_BYTES);
+    }
+
+    #[test]
+    fn kept_pages_take_a_share_of_the_memory() {
+        let most = FreePages::of(&UnboundedMemoryPool::default()).map(|free| free.most_bytes);
+        let memory = machine_memory();
+        assert!(memory > 64 << 20, "{memory} bytes");
+        assert_eq!(most, Some((memory / KEPT_MEMORY_SHARE) as usize));
     }
 
     #[test]
     fn a_limited_pool_gets_its_memory_back_at_once() {
-        use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
         assert!(FreePages::of(&GreedyMemoryPool::new(1 << 30)).is_none());
         assert!(FreePages::of(&UnboundedMemoryPool::default()).is_some());
     }

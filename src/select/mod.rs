@@ -17,6 +17,7 @@
 
 pub mod bms;
 pub(crate) mod byte_strings;
+pub(crate) mod candidates;
 pub mod choose;
 pub(crate) mod distinct;
 pub mod gk_select;

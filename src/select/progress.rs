@@ -110,6 +110,16 @@ impl Progress {
         &self.active
     }
 
+    /// The target ranks inside an active bracket.
+    pub(crate) fn ranks_in(&self, active: &Active) -> &[u64] {
+        &self.ranks[active.ranks.clone()]
+    }
+
+    /// Number of target ranks whose keys are not found yet.
+    pub(crate) fn active_ranks(&self) -> usize {
+        self.active.iter().map(|active| active.ranks.len()).sum()
+    }
+
     /// The active brackets as a request has them.
     ///
     /// # Errors

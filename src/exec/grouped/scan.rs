@@ -13,8 +13,8 @@ use crate::exec::aggregate::KeyColumn;
 use crate::exec::expressions::{mask, values};
 use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::bytes::WaitingBytes;
-use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::group_key::GroupKey;
+use crate::kernel::cpu::groups::numbered::NumberedKeys;
 use crate::kernel::cpu::groups::runs::{WaitingColumn, WaitingValues};
 use crate::key::{self, Width, with_key};
 

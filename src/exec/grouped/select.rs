@@ -7,16 +7,19 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::failpoint::may_fail;
-use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, TargetCells, shares};
+use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, TargetCells, shares};
+use crate::kernel::cpu::groups::numbered::Numbered;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::key::KeySpec;
 use crate::key::ShardKey;
 use crate::memory::reserve;
-use crate::threads::blocking;
-use crate::threads::{Stop, StopOnDrop};
+use crate::threads::{Stop, StopOnDrop, ThreadPool, blocking};
 
 /// Up to this many rows, bringing the keys of each group together takes no longer than counting.
 pub(super) const GATHERED_ROWS: usize = 1 << 17;
+
+/// Fewer extracted keys than this are selected by one thread.
+const SHARED_KEYS: usize = 1 << 15;
 
 /// Selection over one key column of few groups.
 pub(super) struct Selection<P> {
@@ -69,13 +72,17 @@ impl<P: 'static> Selection<P> {
             })
             .await?
         };
-        // The keys of each wanted pair of group and cell are brought together.
+        // Each thread takes the keys of some pairs of group and cell, and brings those of each pair together.
         let keys: usize = extracted.iter().map(|(_, keys)| keys.len()).sum();
-        reserve(
-            &self.memory,
-            keys * size_of::<K>() + wanted.pairs() * 2 * size_of::<usize>(),
-        )?;
-        wanted.answers(&extracted, &mut plans)
+        let copies = keys * (size_of::<u32>() + 2 * size_of::<K>());
+        reserve(&self.memory, copies + wanted.pairs() * 2 * size_of::<usize>())?;
+        let shares = wanted.shares(if keys < SHARED_KEYS { 1 } else { self.threads });
+        let pool = ThreadPool::new(self.threads, Stop::default());
+        let found = {
+            let wanted = Arc::clone(&wanted);
+            pool.map(shares, move |pairs, _| wanted.select(pairs, &extracted))
+        };
+        wanted.answers(found.await?.into_iter().flatten(), &mut plans)
     }
 
     /// The grid with the most cells that there is memory for, up to a limit.

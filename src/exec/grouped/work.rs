@@ -24,8 +24,8 @@ use crate::exec::group_engine::{
     HashPartitions, Shared,
 };
 use crate::kernel::cpu::columns::row_bytes;
-use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
+use crate::kernel::cpu::groups::numbered::NumberedKeys;
 use crate::kernel::cpu::groups::runs::{WaitingColumn, WaitingRows, WaitingValues};
 use crate::key::with_key;
 use crate::key::{KeySpec, Width};

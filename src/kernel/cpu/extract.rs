@@ -12,32 +12,25 @@ use crate::cells::simd::{Kernel, dispatch};
 use crate::cells::{Brackets, Edges};
 use crate::key::{Key, Width};
 
-/// Number of neighbouring keys that are tested together before any of them is copied.
+/// Number of neighbouring keys whose flags, or cells, are tested together before any of them is copied: the flags are a word.
 const GROUP: usize = 8;
 
-/// Appends to `out` the keys of a piece that lie in brackets, each given by its first key and its length. Few keys do:
-/// most groups of neighbours have none.
+/// Appends to `out` the keys of a piece (at most [`PIECE`]) that lie in brackets, each given by its first key and its length. Few keys
+/// do. One loop without a branch flags them, another one takes the flags eight at a time.
 #[inline(always)]
 fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
-    let inside = |keys: &[K]| {
-        brackets.iter().fold(false, |any, (first, span)| {
-            keys.iter()
-                .fold(any, |any, key| any | (key.minus(*first) <= *span))
-        })
-    };
-    let mut scratch = [K::default(); PIECE];
-    let mut len = 0;
-    let (groups, rest) = piece.as_chunks::<GROUP>();
-    for group in groups {
-        if inside(group) {
-            for key in group {
-                scratch[len % PIECE] = *key;
-                len += usize::from(inside(&[*key]));
-            }
+    let mut flags = [0_u8; PIECE];
+    for (flag, key) in flags.iter_mut().zip(piece) {
+        let inside = |any, (first, span): &(K, K)| any | (key.minus(*first) <= *span);
+        *flag = u8::from(brackets.iter().fold(false, inside));
+    }
+    for (keys, flags) in piece.chunks(GROUP).zip(flags.as_chunks::<GROUP>().0) {
+        let mut flags = u64::from_le_bytes(*flags);
+        while flags != 0 {
+            out.push(keys[(flags.trailing_zeros() / u8::BITS) as usize]);
+            flags &= flags - 1;
         }
     }
-    out.extend_from_slice(&scratch[..len.min(PIECE)]);
-    out.extend(rest.iter().filter(|key| inside(&[**key])));
 }
 
 /// For every cell: the list that its keys go to, if any.
@@ -60,11 +53,21 @@ impl CellLists {
     /// Adds the keys of a block (at most [`BLOCK`]), whose cells are `numbers`, to their lists. Returns the number of
     /// keys added.
     pub(super) fn distribute<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) -> usize {
+        self.distribute_by(&numbers[..block.len()], lists, |at| block[at])
+    }
+
+    /// Adds keys as [`Self::distribute`] does, of which `key` gives each by its index in the block.
+    pub(super) fn distribute_by<K>(
+        &self,
+        numbers: &[u16],
+        lists: &mut [Vec<K>],
+        key: impl Fn(usize) -> K,
+    ) -> usize {
         let mut chosen = [0; BLOCK];
-        let len = self.choose(&numbers[..block.len()], &mut chosen);
+        let len = self.choose(numbers, &mut chosen);
         for at in &chosen[..len] {
             let at = usize::from(*at);
-            lists[usize::from(self.of[usize::from(numbers[at])]) - 1].push(block[at]);
+            lists[usize::from(self.of[usize::from(numbers[at])]) - 1].push(key(at));
         }
         len
     }

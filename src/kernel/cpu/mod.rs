@@ -29,6 +29,8 @@ pub(crate) mod top;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnv;
@@ -39,7 +41,7 @@ use self::store::{BLOCK, READ_BYTES, ShardMemory, Store};
 use super::round::{Reply, Request, share};
 use super::{Backend, Shard};
 use crate::cells::{Brackets, Cells};
-use crate::key::{KeySpec, ShardKey, Width, dense, with_key, words};
+use crate::key::{KeySpec, KeyVec, ShardKey, Width, dense, with_key, words};
 use crate::memory::{FreePages, Lease, Pages, RoundMemory, Spiller, Spilling};
 use crate::threads::Stop;
 
@@ -54,7 +56,7 @@ pub struct CpuBackend {
 
 impl CpuBackend {
     /// A backend whose shards reserve memory in `pool`. Where the pool has no limit, the memory of one selection waits
-    /// up to two seconds for the next one: at most 512 MiB, for the whole process.
+    /// up to two seconds for the next one: at most an eighth of the memory of the machine, or of its control group, for the whole process.
     pub fn new(pool: &dyn MemoryPool) -> Self {
         Self {
             free: FreePages::of(pool),
@@ -105,6 +107,31 @@ impl Backend for CpuBackend {
     fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>> {
         with_key!(spec.width(), K => Ok(Box::new(CpuShard::<K>::try_new(spec, reservation, self)?)))
     }
+}
+
+/// A shard of keys that are in memory, and reserved, already. Its rounds work in `round_memory`.
+///
+/// # Errors
+/// Internal errors only.
+pub(crate) fn shard_of_keys(
+    keys: KeyVec,
+    memory: &MemoryReservation,
+    round_memory: &Arc<RoundMemory>,
+) -> Result<Box<dyn Shard>> {
+    let width = keys.width();
+    let spec = KeySpec::try_new(match width {
+        Width::W32 => &DataType::UInt32,
+        Width::W64 => &DataType::UInt64,
+        Width::W128 => &DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0),
+    })?;
+    let memory = (memory.new_empty(), Arc::clone(round_memory));
+    let raw = match keys {
+        KeyVec::W32(keys) => Buffer::from_vec(keys),
+        KeyVec::W64(keys) => Buffer::from_vec(keys),
+        // Arrow has no buffers of unsigned words of this width.
+        KeyVec::W128(keys) => Buffer::from_slice_ref(bytemuck::cast_slice::<_, i128>(&keys)),
+    };
+    with_key!(width, K => Ok(Box::new(CpuShard::<K>::over(spec, Store::of_keys(raw, width, memory)))))
 }
 
 /// Least bytes of a buffer that is shared with its other owners. Smaller ones are copied: a chunk for each would cost

@@ -167,8 +167,9 @@ impl<K: ShardKey> CpuShard<K> {
             return Ok(None);
         };
         let mut lists = Lists::new(brackets.as_slice().len(), self.round_memory())?;
-        self.store.each_block(stop, |block, range| {
-            lists.add(|lists| cell_lists.distribute(block, &oracle.numbers.words()[range], lists));
+        self.store.each_words(stop, |block, range| {
+            let numbers = &oracle.numbers.words()[range];
+            lists.add(|lists| cell_lists.distribute_by(numbers, lists, |at| block.key(at)));
             Ok(())
         })?;
         Ok(Some(lists))

@@ -8,11 +8,12 @@ use datafusion::common::{Result, internal_err};
 use super::blocks::{CellCount, Extraction, FewCount};
 use super::extract::BracketFinder;
 use super::lists::{Lists, key_vecs};
-use super::store::{BLOCK, encode};
+use super::store::BLOCK;
 use super::working_bytes;
+use crate::cells::simd::{Kernel, dispatch};
 use crate::cells::{Brackets, Cells};
 use crate::kernel::round::{Reply, Request};
-use crate::key::{KeySpec, ShardKey, Width, dense, with_key, words};
+use crate::key::{Encoding, Key, KeySpec, ShardKey, Width, dense, with_key, words};
 use crate::memory::{Lease, RoundMemory};
 
 /// What one scan saw of a column: two scans of the same values agree, in whatever order the values come.
@@ -68,6 +69,30 @@ enum Wanted<K> {
     FewCount(FewCount<K>),
     CellCount(CellCount<K>),
     Extraction(Extraction<K>),
+}
+
+/// Encodes words as keys, both of equal lengths, and adds the keys to what was seen.
+struct EncodeAndSum<'a, K> {
+    encoding: Encoding,
+    words: &'a [K],
+    keys: &'a mut [K],
+    seen: &'a mut Seen,
+}
+
+impl<K: Key> Kernel for EncodeAndSum<'_, K> {
+    #[inline(always)]
+    fn run(self) {
+        for (words, keys) in self.words.chunks(PIECE).zip(self.keys.chunks_mut(PIECE)) {
+            self.encoding.encode(words, keys);
+            let sum = keys
+                .iter()
+                .fold(0_u64, |sum, key| sum.wrapping_add(key.to_bits() as u64));
+            self.seen.add(Seen {
+                values: keys.len() as u64,
+                sum,
+            });
+        }
+    }
 }
 
 struct CpuScanAnswer<K> {
@@ -130,13 +155,11 @@ impl<K: ShardKey> CpuScanAnswer<K> {
     /// Answers for a block of Arrow's words.
     fn add(&mut self, words: &[K]) {
         let keys = &mut self.keys[..words.len()];
-        encode(self.spec.encoding(), words, keys);
-        let sum = keys
-            .iter()
-            .fold(0, |sum: u64, key| sum.wrapping_add(key.to_bits() as u64));
-        self.seen.add(Seen {
-            values: words.len() as u64,
-            sum,
+        dispatch(EncodeAndSum {
+            encoding: self.spec.encoding(),
+            words,
+            keys,
+            seen: &mut self.seen,
         });
         let block = match &self.within {
             None => &*keys,

@@ -16,7 +16,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::cells::simd::{Kernel, dispatch};
-use crate::key::{Encoding, Key, words};
+use crate::key::{Encoding, Key, Width, words};
 use crate::memory::{FreePages, Pages, RoundMemory, SpillFile, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
@@ -98,6 +98,27 @@ impl<K: Key> Chunk<K> {
     }
 }
 
+/// A block of keys, which may be Arrow's words that are not encoded yet.
+pub(super) struct WordBlock<'a, K> {
+    words: &'a [K],
+    /// The encoding of the words; `None`: they are keys.
+    encoding: Option<Encoding>,
+}
+
+impl<K: Key> WordBlock<'_, K> {
+    /// The key at an index of the block.
+    #[inline(always)]
+    pub(super) fn key(&self, at: usize) -> K {
+        let word = self.words[at];
+        let Some(encoding) = self.encoding else {
+            return word;
+        };
+        let mut key = [K::default()];
+        encoding.encode(&[word], &mut key);
+        key[0]
+    }
+}
+
 /// All keys of a shard.
 pub(super) struct Store<K> {
     chunks: Vec<Chunk<K>>,
@@ -135,6 +156,28 @@ impl<K: Key> Store<K> {
             store.spare = Some(store.pages(BLOCK)?);
         }
         Ok(store)
+    }
+
+    /// A store of encoded keys of this width, for which someone else has reserved memory.
+    pub(super) fn of_keys(raw: Buffer, width: Width, memory: (MemoryReservation, Arc<RoundMemory>)) -> Self {
+        let (encoding, len) = (Encoding::Unsigned(width), words::<K>(&raw).len() as u64);
+        Self {
+            chunks: if len > 0 {
+                vec![Chunk::Shared { raw, encoding }]
+            } else {
+                Vec::new()
+            },
+            len,
+            encoding,
+            reservation: memory.0,
+            memory: ShardMemory {
+                free: None,
+                spilling: None,
+                round_memory: memory.1,
+            },
+            spare: None,
+            file: None,
+        }
     }
 
     /// Unreserved memory for other data, from the same free pages as that of the keys.
@@ -374,29 +417,50 @@ impl<K: Key> Store<K> {
         stop: &Stop,
         mut each: impl FnMut(&[K], Range<usize>) -> Result<()>,
     ) -> Result<()> {
+        let mut keys = Vec::with_capacity(BLOCK);
+        self.each_words(stop, |block, range| match block.encoding {
+            None => each(block.words, range),
+            Some(encoding) => {
+                keys.resize(block.words.len(), K::default());
+                encode(encoding, block.words, &mut keys);
+                each(&keys, range)
+            }
+        })
+    }
+
+    /// Calls `each` as [`Self::each_block`] does, with keys that are not encoded yet where the store has none but words.
+    ///
+    /// # Errors
+    /// Those of [`Self::each_block`].
+    pub(super) fn each_words(
+        &self,
+        stop: &Stop,
+        mut each: impl FnMut(WordBlock<'_, K>, Range<usize>) -> Result<()>,
+    ) -> Result<()> {
         let mut at = 0;
-        let mut each = |block: &[K]| {
+        let mut each = |words: &[K], encoding: Option<Encoding>| {
             stop.check()?;
             let start = at;
-            at += block.len();
-            each(block, start..at)
+            at += words.len();
+            each(WordBlock { words, encoding }, start..at)
         };
         let mut scratch = Vec::new();
         for chunk in &self.chunks {
             match chunk {
-                Chunk::Own { pages, len } => pages.words()[..*len].chunks(BLOCK).try_for_each(&mut each)?,
+                Chunk::Own { pages, len } => {
+                    let mut blocks = pages.words()[..*len].chunks(BLOCK);
+                    blocks.try_for_each(|keys| each(keys, None))?;
+                }
                 Chunk::Shared { raw, encoding } => {
-                    for words in words(raw).chunks(BLOCK) {
-                        scratch.resize(words.len(), K::default());
-                        encode(*encoding, words, &mut scratch);
-                        each(&scratch)?;
-                    }
+                    let mut blocks = words(raw).chunks(BLOCK);
+                    blocks.try_for_each(|words| each(words, Some(*encoding)))?;
                 }
                 Chunk::Spilled { offset, len } => {
                     for start in (0..*len).step_by(READ_BYTES / size_of::<K>()) {
                         scratch.resize((*len - start).min(READ_BYTES / size_of::<K>()), K::default());
                         self.read(*offset, start, &mut scratch)?;
-                        scratch.chunks(BLOCK).try_for_each(&mut each)?;
+                        let mut blocks = scratch.chunks(BLOCK);
+                        blocks.try_for_each(|keys| each(keys, None))?;
                     }
                 }
             }

@@ -6,23 +6,19 @@
 //! differently from the others' only makes that second part larger.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-pub(crate) use super::super::store::BLOCK;
-use super::super::store::encode;
+use super::super::store::BLOCK;
+use super::numbered::Numbered;
 use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
 use crate::cells::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
 use crate::cells::{CellTable, Cells, Edges};
-use crate::key::{KeyBits, KeySpec, ShardKey, words};
-use crate::memory::{FreePages, Pages, reserve};
+use crate::key::{KeyBits, KeySpec, ShardKey};
+use crate::memory::reserve;
 use crate::threads::Stop;
 
-/// Rows of a full-grown chunk: its keys of 64 bits fill two huge pages.
-const CHUNK_ROWS: usize = 1 << 19;
 /// Number of keys that are sampled for the cell function.
 const SAMPLE: usize = 1 << 14;
 /// Least number of cells of a group, where there are several groups.
@@ -32,201 +28,6 @@ pub(crate) const COUNTERS: usize = 1 << 17;
 /// Most cells of the table that all groups share. Where there are too many groups for that, neighbouring cells are
 /// counted together.
 const TABLE_CELLS: usize = 1 << 14;
-
-/// Keys of some rows, and the numbers of the rows' groups.
-pub(crate) struct Chunk {
-    ids: Pages<u16>,
-    keys: Pages<u8>,
-    capacity: usize,
-    len: usize,
-    bytes: usize,
-}
-
-impl Chunk {
-    /// Bytes of memory held, all of them reserved.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn ids(&self) -> &[u16] {
-        &self.ids.words()[..self.len]
-    }
-
-    /// The keys. `K` is the type that was written.
-    pub(crate) fn keys<K: bytemuck::Pod>(&self) -> &[K] {
-        bytemuck::cast_slice(&self.keys.words()[..self.len * size_of::<K>()])
-    }
-
-    fn bytes<K>(capacity: usize) -> usize {
-        capacity * (size_of::<u16>() + size_of::<K>())
-    }
-}
-
-/// The keys of one column that one scan has read while its groups are few.
-pub(crate) struct NumberedKeys {
-    pub(crate) chunks: Vec<Chunk>,
-    rows: usize,
-    reservation: MemoryReservation,
-    free: Option<Arc<FreePages>>,
-}
-
-impl NumberedKeys {
-    pub(crate) fn new(reservation: MemoryReservation, free: Option<Arc<FreePages>>) -> Self {
-        Self {
-            chunks: Vec::new(),
-            rows: 0,
-            reservation,
-            free,
-        }
-    }
-
-    /// Adds the words of an array without NULL, with the number of each word's group.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` that names the missing bytes.
-    pub(crate) fn append<K: ShardKey>(
-        &mut self,
-        mut ids: &[u16],
-        raw: &Buffer,
-        spec: &KeySpec,
-    ) -> Result<()> {
-        let mut raw = words::<K>(raw);
-        while !raw.is_empty() {
-            let chunk = match self.chunks.last_mut() {
-                Some(chunk) if chunk.len < chunk.capacity => chunk,
-                _ => {
-                    self.grow::<K>(raw.len())?;
-                    continue;
-                }
-            };
-            let taken = raw.len().min(chunk.capacity - chunk.len);
-            let range = chunk.len..chunk.len + taken;
-            chunk.ids.words_mut()[range.clone()].copy_from_slice(&ids[..taken]);
-            let bytes = range.start * size_of::<K>()..range.end * size_of::<K>();
-            let keys = bytemuck::cast_slice_mut(&mut chunk.keys.words_mut()[bytes]);
-            encode(spec.encoding(), &raw[..taken], keys);
-            chunk.len = range.end;
-            self.rows += taken;
-            (ids, raw) = (&ids[taken..], &raw[taken..]);
-        }
-        Ok(())
-    }
-
-    /// Makes sure that [`Self::append`] of `values` values will ask for no memory.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` that names the missing bytes.
-    pub(crate) fn make_room<K: ShardKey>(&mut self, values: usize) -> Result<()> {
-        let has = self.chunks.last().map_or(0, |chunk| chunk.capacity - chunk.len);
-        if has >= values {
-            return Ok(());
-        }
-        // The rest of the last chunk stays unused.
-        self.grow::<K>(values)
-    }
-
-    /// Adds a chunk with room for as many keys as there are so far, within bounds.
-    fn grow<K>(&mut self, wanted: usize) -> Result<()> {
-        let most = CHUNK_ROWS.max(wanted);
-        let capacity = self.rows.max(wanted).max(BLOCK).next_power_of_two().min(most);
-        let bytes = Chunk::bytes::<K>(capacity);
-        reserve(&self.reservation, bytes)?;
-        self.chunks.push(Chunk {
-            ids: Pages::new(capacity, self.free.as_ref())?,
-            keys: Pages::new(capacity * size_of::<K>(), self.free.as_ref())?,
-            capacity,
-            len: 0,
-            bytes,
-        });
-        Ok(())
-    }
-
-    /// Bytes of memory held, all of them reserved.
-    pub(crate) fn bytes(&self) -> usize {
-        self.reservation.size()
-    }
-
-    /// Number of keys held.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// The chunks, and the reservation of their memory.
-    pub(crate) fn into_parts(self) -> (Vec<Chunk>, MemoryReservation) {
-        (self.chunks, self.reservation)
-    }
-}
-
-/// Keys with the numbers of their groups, read block by block.
-pub(crate) trait Numbered<K>: Send + Sync {
-    /// Number of keys.
-    fn len(&self) -> usize;
-
-    /// Calls `each` with all keys, at most [`BLOCK`] at a time, and the number of each key's group.
-    ///
-    /// # Errors
-    /// When `stop` is set, or when keys cannot be read back from disk.
-    fn blocks(&self, stop: &Stop, each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()>;
-
-    /// The key at an index below [`Self::len`].
-    ///
-    /// # Errors
-    /// When the key cannot be read back from disk.
-    fn key(&self, at: usize) -> Result<K>;
-}
-
-/// A chunk of one scan, and the number that each of the scan's groups has among the groups of all scans.
-pub(crate) struct Piece {
-    chunk: Chunk,
-    /// The final number of each group, by its number in the chunk. `None`: the numbers in the chunk are final.
-    map: Option<Arc<[u16]>>,
-}
-
-impl Piece {
-    pub(crate) fn new(chunk: Chunk, map: &Arc<[u16]>) -> Self {
-        let is_final = map.iter().enumerate().all(|(own, id)| own == usize::from(*id));
-        Self {
-            chunk,
-            map: (!is_final).then(|| Arc::clone(map)),
-        }
-    }
-}
-
-impl<K: ShardKey> Numbered<K> for Piece {
-    fn len(&self) -> usize {
-        self.chunk.len
-    }
-
-    fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
-        let mut mapped = [0; BLOCK];
-        let blocks = self
-            .chunk
-            .ids()
-            .chunks(BLOCK)
-            .zip(self.chunk.keys::<K>().chunks(BLOCK));
-        for (ids, keys) in blocks {
-            stop.check()?;
-            match &self.map {
-                None => each(ids, keys)?,
-                Some(map) => {
-                    for (mapped, id) in mapped.iter_mut().zip(ids) {
-                        *mapped = map[usize::from(*id)];
-                    }
-                    each(&mapped[..ids.len()], keys)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn key(&self, at: usize) -> Result<K> {
-        Ok(self.chunk.keys::<K>()[at])
-    }
-}
 
 /// Most rows that one set of counters can count.
 const MOST_COUNTED: u64 = u32::MAX as u64;
@@ -442,7 +243,8 @@ pub(crate) struct TargetCells {
     bits: Vec<u64>,
     /// For each pair that holds a target rank: its number among these pairs.
     numbers: Vec<u32>,
-    count: usize,
+    /// Number of keys in each pair that holds a target rank.
+    sizes: Vec<u64>,
     /// The target ranks in these pairs, ascending: the number of the pair, the rank among the pair's keys (from 1), and
     /// the index into `keys`.
     inside: Vec<(u32, u64, usize)>,
@@ -458,7 +260,7 @@ impl TargetCells {
         let mut wanted = Self {
             bits: vec![0; counts.len().div_ceil(64)],
             numbers: vec![0; counts.len()],
-            count: 0,
+            sizes: Vec::new(),
             inside: Vec::new(),
             keys: Vec::new(),
             lengths: Vec::with_capacity(grid.groups),
@@ -487,8 +289,8 @@ impl TargetCells {
             let slot = group * grid.width + cell;
             if !self.is_set(slot) {
                 self.bits[slot / 64] |= 1 << (slot % 64);
-                self.numbers[slot] = self.count as u32;
-                self.count += 1;
+                self.numbers[slot] = self.sizes.len() as u32;
+                self.sizes.push(counts[cell]);
             }
             self.inside
                 .push((self.numbers[slot], rank - below, self.keys.len()));
@@ -498,7 +300,12 @@ impl TargetCells {
 
     /// Number of pairs that hold a target rank.
     pub(crate) fn pairs(&self) -> usize {
-        self.count
+        self.sizes.len()
+    }
+
+    /// Divides the pairs that hold a target rank into at most `threads` ranges, of about equal numbers of keys.
+    pub(crate) fn shares(&self, threads: usize) -> Vec<Range<usize>> {
+        equal_shares(self.sizes.iter().copied(), threads)
     }
 
     #[inline(always)]
@@ -506,35 +313,60 @@ impl TargetCells {
         self.bits[slot / 64] >> (slot % 64) & 1 == 1
     }
 
-    /// The answers, from the keys of all pairs that hold a target rank.
+    /// The keys of the target ranks in some pairs, each with its index among the keys of all ranks. `extracted`: the keys of all pairs.
     ///
     /// # Errors
     /// Internal errors only.
-    pub(crate) fn answers<K: ShardKey>(
+    pub(crate) fn select<K: ShardKey>(
         &self,
+        pairs: Range<usize>,
         extracted: &[(Vec<u32>, Vec<K>)],
-        plans: &mut Plans,
-    ) -> Result<GroupAnswers> {
+    ) -> Result<Vec<(usize, KeyBits)>> {
+        let size = self.sizes[pairs.clone()].iter().sum::<u64>() as usize;
+        let (mut own, mut keys) = (Vec::with_capacity(size), Vec::with_capacity(size));
+        let start = pairs.start as u32;
+        for (slots, extracted) in extracted {
+            let inside = slots.iter().zip(extracted).filter_map(|(slot, key)| {
+                let pair = slot.wrapping_sub(start);
+                ((pair as usize) < pairs.len()).then_some((pair, *key))
+            });
+            for (pair, key) in inside {
+                own.push(pair);
+                keys.push(key);
+            }
+        }
         let mut segments = Segments::default();
-        let pieces: Vec<(&[u32], &[K])> = extracted
-            .iter()
-            .map(|(slots, keys)| (slots.as_slice(), keys.as_slice()))
-            .collect();
-        segments.fill(self.count, &pieces);
-        let mut found = self.keys.clone();
-        let mut ranks = Vec::new();
-        for ranked in self.inside.chunk_by(|a, b| a.0 == b.0) {
+        segments.fill(pairs.len(), &[(&own, &keys)]);
+        let (mut found, mut ranks) = (Vec::new(), Vec::new());
+        let inside = |at: usize| self.inside.partition_point(|(pair, ..)| (*pair as usize) < at);
+        for ranked in self.inside[inside(pairs.start)..inside(pairs.end)].chunk_by(|a, b| a.0 == b.0) {
             ranks.clear();
             ranks.extend(ranked.iter().map(|(_, rank, _)| *rank));
-            let segment = segments.segment_mut(ranked[0].0 as usize);
+            let segment = segments.segment_mut(ranked[0].0 as usize - pairs.start);
             select_ranks(segment, &ranks);
             for (_, rank, index) in ranked {
                 let key = segment.get(*rank as usize - 1);
                 let key = key.ok_or_else(|| internal_datafusion_err!("a counted key was not extracted"))?;
-                found[*index] = key.to_bits();
+                found.push((*index, key.to_bits()));
             }
         }
-        self.assemble(&found, plans)
+        Ok(found)
+    }
+
+    /// The answers, from the keys that [`Self::select`] found in all pairs.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(crate) fn answers(
+        &self,
+        found: impl IntoIterator<Item = (usize, KeyBits)>,
+        plans: &mut Plans,
+    ) -> Result<GroupAnswers> {
+        let mut keys = self.keys.clone();
+        for (index, key) in found {
+            keys[index] = key;
+        }
+        self.assemble(&keys, plans)
     }
 
     fn assemble(&self, keys: &[KeyBits], plans: &mut Plans) -> Result<GroupAnswers> {
@@ -558,14 +390,19 @@ impl TargetCells {
     }
 }
 
-/// Divides pieces into `threads` contiguous ranges, of about equal numbers of rows.
+/// Divides pieces into at most `threads` contiguous ranges, of about equal numbers of rows.
 pub(crate) fn shares<K>(pieces: &[impl Numbered<K>], threads: usize) -> Vec<Range<usize>> {
-    let total: usize = pieces.iter().map(Numbered::len).sum();
-    let mut shares = Vec::with_capacity(threads);
-    let (mut from, mut rows) = (0, 0);
-    for (at, piece) in pieces.iter().enumerate() {
-        rows += piece.len();
-        if rows * threads >= total * (shares.len() + 1) || at + 1 == pieces.len() {
+    equal_shares(pieces.iter().map(|piece| piece.len() as u64), threads)
+}
+
+/// Divides items of these sizes into at most `parts` contiguous ranges, of about equal sizes.
+fn equal_shares(sizes: impl ExactSizeIterator<Item = u64> + Clone, parts: usize) -> Vec<Range<usize>> {
+    let (total, items) = (sizes.clone().sum::<u64>() as u128, sizes.len());
+    let mut shares = Vec::with_capacity(parts);
+    let (mut from, mut size) = (0, 0);
+    for (at, own) in sizes.enumerate() {
+        size += u128::from(own);
+        if size * parts as u128 >= total * (shares.len() as u128 + 1) || at + 1 == items {
             shares.push(from..at + 1);
             from = at + 1;
         }

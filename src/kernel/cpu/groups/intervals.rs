@@ -13,7 +13,8 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::store::BLOCK;
-use super::cells::{Chunk, sample_bytes, sampled};
+use super::cells::{sample_bytes, sampled};
+use super::numbered::Chunk;
 use super::segments::Segments;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::{CellTable, Cells};
@@ -346,7 +347,7 @@ mod tests {
         GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool,
     };
 
-    use super::super::cells::NumberedKeys;
+    use super::super::numbered::NumberedKeys;
     use super::*;
     use crate::key::KeySpec;
 

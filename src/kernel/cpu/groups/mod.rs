@@ -1,7 +1,7 @@
 //! Order statistics of every group at once, without a list of values for any group.
 //!
 //! The method depends on the number of groups:
-//! - few groups: each key stays where it is, with the number of its group beside it. (group, cell) pairs are counted in
+//! - few groups: each key stays where it is, with the number of its group beside it ([`numbered`]). (group, cell) pairs are counted in
 //!   one read, and the keys of the cells that hold a target rank are taken out in a second one ([`cells`]);
 //! - many groups: rows are partitioned by the hash of their group into hash partitions that fit the cache ([`runs`]).
 //!   Then, in one hash partition after the other, groups are numbered, keys brought together by group, and the ranks
@@ -18,6 +18,7 @@ pub(crate) mod cells;
 pub(crate) mod collect;
 pub(crate) mod group_key;
 pub(crate) mod intervals;
+pub(crate) mod numbered;
 pub(crate) mod partitioned;
 pub(crate) mod runs;
 pub(crate) mod segments;
