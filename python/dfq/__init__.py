@@ -23,6 +23,7 @@ from ._dfq import (
     ResourcesError,
     __version__,
 )
+from ._foreign import register
 from ._sql import Connection, Query, connect
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "__version__",
     "connect",
     "quantiles",
+    "register",
     "topk",
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _dfq
 from ._arrays import readable
+from ._cuda import name_compiler
 
 if TYPE_CHECKING:
     import pandas
@@ -32,6 +33,8 @@ def connect(
     memory_limit: int | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
     partitions: int | None = None,
+    device: str | None = None,
+    progress: bool = True,
 ) -> Connection:
     """A session: tables by their names, and SQL with exact quantiles and top-k.
 
@@ -40,11 +43,17 @@ def connect(
     which is gone when the session is; what can neither be held nor spilled is a ``dfq.ResourcesError``. Tables that are registered
     from memory, and answers, do not count. ``partitions`` is the number of parts that queries run in (default: number of cores).
 
+    ``device`` is where quantiles are selected: ``"auto"`` (columns that ``Connection.pin`` has pinned on their GPU, others on the
+    CPU), ``"cpu"``, ``"cuda"`` (on the first GPU, or an error), ``"cuda:1"``, ``"cuda:all"``. CUDA is loaded when it is first needed.
+
+    A call that waits for more than a second shows how far its query is: in a terminal that errors are written to, or in a
+    notebook, and never in pipes and files. ``progress=False`` switches that off.
+
     >>> with dfq.connect(memory_limit="100MB", partitions=4) as con:
     ...     con.sql("SELECT exact_quantiles(value, [0.5, 0.99]) AS q FROM range(0, 100000)").fetchall()
     [([49999, 98999],)]
     """
-    return Connection(memory_limit, spill_dir, partitions)
+    return Connection(memory_limit, spill_dir, partitions, device, progress)
 
 
 class Connection:
@@ -55,12 +64,15 @@ class Connection:
         memory_limit: int | str | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         partitions: int | None = None,
+        device: str | None = None,
+        progress: bool = True,
     ) -> None:
         limit = _bytes(memory_limit)
+        name_compiler()
         folder = _spill_folder(spill_dir)
         # At the latest when the process ends.
         self._removed = weakref.finalize(self, _remove, folder, os.getpid())
-        self._session = _dfq.Session(limit, folder, partitions)
+        self._session = _dfq.Session(limit, folder, partitions, device, progress)
 
     def sql(self, query: str) -> Query:
         """Plans a statement. A query runs when its rows are wanted; other statements (``CREATE``, ``INSERT``, ``COPY``) at once.
@@ -93,7 +105,10 @@ class Connection:
     def register(self, name: str, data: Any) -> None:
         """Gives data a name in SQL, in place of what had it: an object as ``sql`` takes it from variables, or a path.
 
-        Objects of Arrow's C interface are shared, not copied; their rows are those of now. A path is read by each query anew.
+        Objects of Arrow's C interface are shared, not copied; their rows are those of now. A path is read by each query anew, and
+        so is a table of another package that has the same major version of DataFusion inside (one with
+        ``__datafusion_table_provider__``, such as ``deltalake.DeltaTable``), which is asked only for the columns and rows that
+        the query needs.
 
         >>> import pyarrow as pa
         >>> con = dfq.connect()
@@ -115,6 +130,22 @@ class Connection:
         """Takes a name away."""
         if not self._session.deregister(name):
             raise _dfq.QueryError(f"there is no table '{name}'")
+
+    def pin(self, table: str, columns: str | Sequence[str]) -> None:
+        """Reads columns of a table into a GPU's memory, where from then on quantiles and best rows over them are selected.
+
+        ``table`` is a name that the session has, or a path. It is SQL's ``PIN TABLE``: a snapshot, until the table is pinned anew or
+        unpinned. ``sql("SHOW PINNED")`` lists what is pinned. Without a GPU, or without CUDA, an error says what is missing.
+        """
+        columns = [columns] if isinstance(columns, str) else list(columns)
+        if not isinstance(table, (str, os.PathLike)):
+            raise _dfq.QueryError(f"{type(table).__name__} is no name of a table: give it one by register(name, data), and pin that")
+        _check_path(os.fspath(table))
+        self._session.pin(os.fspath(table), columns)
+
+    def unpin(self, table: str) -> None:
+        """Frees the GPU's memory that ``pin`` has filled."""
+        self._session.unpin(os.fspath(table))
 
     def quantiles(
         self,
@@ -252,7 +283,8 @@ class Query:
 
 
 _ALLOWED = (
-    "allowed are objects that offer Arrow's C interface (of Polars, pandas, PyArrow, ...), queries, dicts of arrays, and paths"
+    "allowed are objects that offer Arrow's C interface (of Polars, pandas, PyArrow, ...), queries, dicts of arrays, paths, "
+    "and tables of packages with DataFusion inside"
 )
 
 
@@ -262,7 +294,7 @@ def _is_table(data: Any) -> bool:
         return False
     if isinstance(data, dict):
         return bool(data) and all(isinstance(name, str) for name in data)
-    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+    return any(hasattr(data, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "__datafusion_table_provider__"))
 
 
 def _table(data: Any) -> Any:
@@ -293,8 +325,14 @@ def _bytes(limit: int | str | None) -> int | None:
 
 def _check_path(path: str) -> None:
     """Raises an exception for a name that is meant as a path of this machine, where there is nothing."""
+    store, of, _ = path.partition("://")
+    if of and store != "file":
+        raise _dfq.QueryError(
+            f"'{path}' is not on this machine, and here dfq reads nothing else: the command dfq reads {store}://, "
+            "and so does what gives a table, such as polars.read_parquet or pyarrow.dataset"
+        )
     is_meant = os.sep in path or path.lower().endswith((".parquet", ".csv", ".json", ".arrow"))
-    if not is_meant or "://" in path or glob.glob(path) or os.path.exists(path):
+    if not is_meant or of or glob.glob(path) or os.path.exists(path):
         return
     if glob.has_magic(path):
         raise _dfq.QueryError(f"no file matches '{path}'")

@@ -9,9 +9,11 @@ use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::arrow::util::pretty::pretty_format_batches_with_options;
-use datafusion::common::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
-use datafusion::prelude::DataFrame;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::MemTable;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::{ExecutionPlan, collect, collect_partitioned, execute_stream};
+use datafusion::prelude::{DataFrame, SessionContext};
 use futures::StreamExt;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -20,23 +22,55 @@ use pyo3_arrow::ffi::{ArrayIterator, to_stream_pycapsule};
 
 use crate::error::exception;
 use crate::output::{object, to_numpy};
-use crate::wait::{check_process, run};
+use crate::progress::Watch;
+use crate::wait::Calls;
 
 /// A planned statement.
 #[pyclass(module = "dfq", frozen)]
 pub(crate) struct Query {
     frame: DataFrame,
-    process: u32,
+    calls: Calls,
 }
 
 impl Query {
-    pub(crate) fn new(frame: DataFrame, process: u32) -> Self {
-        Self { frame, process }
+    pub(crate) fn new(frame: DataFrame, calls: Calls) -> Self {
+        Self { frame, calls }
     }
 
     pub(crate) fn frame(&self) -> DataFrame {
         self.frame.clone()
     }
+
+    /// The rows of a frame of the query's session.
+    fn rows(&self, py: Python<'_>, frame: DataFrame) -> PyResult<Rows> {
+        let schema = Arc::clone(frame.schema().inner());
+        let batches = self.calls.run(py, |watch| async move {
+            let (plan, context) = planned(frame).await?;
+            watch.plan(&plan);
+            collect(plan, context).await
+        })?;
+        // What ran may know better which columns have NULLs.
+        let schema = batches.first().map_or(schema, |batch| batch.schema());
+        Ok(Rows { schema, batches })
+    }
+}
+
+/// The plan of a frame, and what it runs in.
+async fn planned(frame: DataFrame) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>)> {
+    let context = Arc::new(frame.task_ctx());
+    Ok((frame.create_physical_plan().await?, context))
+}
+
+/// Runs a frame, and gives one of its rows.
+///
+/// # Errors
+/// Those of running it.
+pub(crate) async fn run_at_once(ctx: &SessionContext, frame: DataFrame, watch: Watch) -> Result<DataFrame> {
+    let (plan, context) = planned(frame).await?;
+    watch.plan(&plan);
+    let schema = plan.schema();
+    let rows = MemTable::try_new(schema, collect_partitioned(plan, context).await?)?;
+    ctx.read_table(Arc::new(rows))
 }
 
 #[pymethods]
@@ -52,25 +86,17 @@ impl Query {
     /// Runs the query for all rows, or for the first ones.
     #[pyo3(signature = (limit=None))]
     fn collect(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Rows> {
-        check_process(self.process).map_err(exception)?;
         let frame = match limit {
             Some(limit) => self.frame().limit(0, Some(limit)).map_err(exception)?,
             None => self.frame(),
         };
-        let schema = Arc::clone(frame.schema().inner());
-        let batches = run(py, async move { frame.collect().await })?;
-        // What ran may know better which columns have NULLs.
-        let schema = batches.first().map_or(schema, |batch| batch.schema());
-        Ok(Rows { schema, batches })
+        self.rows(py, frame)
     }
 
     /// The plan, or what it did if `analyze`, which runs the query.
     fn explain(&self, py: Python<'_>, analyze: bool) -> PyResult<Rows> {
-        check_process(self.process).map_err(exception)?;
         let frame = self.frame().explain(false, analyze).map_err(exception)?;
-        let schema = Arc::clone(frame.schema().inner());
-        let batches = run(py, async move { frame.collect().await })?;
-        Ok(Rows { schema, batches })
+        self.rows(py, frame)
     }
 
     /// Runs the query while its rows are read.
@@ -80,36 +106,47 @@ impl Query {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        check_process(self.process).map_err(exception)?;
         let frame = self.frame();
-        let stream = run(py, async move { frame.execute_stream().await })?;
+        let (plan, stream) = self.calls.run(py, |_| async move {
+            let (plan, context) = planned(frame).await?;
+            let stream = execute_stream(Arc::clone(&plan), context)?;
+            Ok((plan, stream))
+        })?;
         let schema = stream.schema();
-        stream_capsule(py, &schema, Running(Some(stream)), requested_schema)
+        let running = Running {
+            query: Some((plan, stream)),
+            calls: self.calls,
+        };
+        stream_capsule(py, &schema, running, requested_schema)
     }
 }
 
 /// The rows of a query that runs.
-struct Running(Option<SendableRecordBatchStream>);
+struct Running {
+    /// The plan and its rows; gone after an error, or when a signal has cancelled the query.
+    query: Option<(Arc<dyn ExecutionPlan>, SendableRecordBatchStream)>,
+    calls: Calls,
+}
 
 impl Iterator for Running {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // It is gone after an error, or when a signal has cancelled the query.
-        let mut stream = self.0.take()?;
+        let (plan, mut stream) = self.query.take()?;
         let next = Python::attach(|py| {
-            run(py, async move {
+            let next = self.calls.run(py, |watch| async move {
+                watch.plan(&plan);
                 let next = stream.next().await.transpose()?;
-                Ok(next.map(|batch| (batch, stream)))
-            })
-            .map_err(|error| match error.is_instance_of::<PyKeyboardInterrupt>(py) {
+                Ok(next.map(|batch| (batch, (plan, stream))))
+            });
+            next.map_err(|error| match error.is_instance_of::<PyKeyboardInterrupt>(py) {
                 true => "interrupted".to_string(),
                 false => error.value(py).to_string(),
             })
         });
         match next {
-            Ok(Some((batch, stream))) => {
-                self.0 = Some(stream);
+            Ok(Some((batch, query))) => {
+                self.query = Some(query);
                 Some(Ok(batch))
             }
             Ok(None) => None,

@@ -2,33 +2,35 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use datafusion::catalog::TableProvider;
 use datafusion::common::{DataFusionError, Result, TableReference, plan_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{DataFrame, SessionContext};
+#[cfg(feature = "cuda")]
+use datafusion_quantiles::pinned::{self, PinStatement};
 use datafusion_quantiles::session::SessionLimits;
 use pyo3::prelude::*;
 
 use crate::error::{exception, mistake};
 use crate::overlay::with_tables;
-use crate::query::Query;
+use crate::progress::Watch;
+use crate::query::{Query, run_at_once};
 use crate::tables::table;
-use crate::wait::{check_process, run};
+use crate::wait::Calls;
 
 /// A session of DataFusion with exact quantiles.
 #[pyclass(module = "dfq", frozen)]
 pub(crate) struct Session {
     /// `None` once it is closed.
     ctx: Mutex<Option<SessionContext>>,
-    /// Number of the process that made it.
-    process: u32,
+    calls: Calls,
 }
 
-/// A session within these limits, in which quoted paths are tables.
-pub(crate) fn context(limits: &SessionLimits) -> Result<SessionContext> {
+/// A session within these limits, in which quoted paths are tables, and quantiles are selected on this device.
+fn context(limits: &SessionLimits, device: Option<&str>) -> Result<SessionContext> {
     let state = SessionStateBuilder::new()
         .with_config(limits.config()?)
         .with_runtime_env(limits.runtime()?)
@@ -36,12 +38,29 @@ pub(crate) fn context(limits: &SessionLimits) -> Result<SessionContext> {
         .build();
     let ctx = SessionContext::new_with_state(state).enable_url_table();
     datafusion_quantiles::register_all(&ctx)?;
+    if let Some(device) = device {
+        let state = ctx.state_ref();
+        let mut state = state.write();
+        state.config_mut().options_mut().set("quantiles.device", device)?;
+    }
     Ok(ctx)
+}
+
+/// A session without tables, for all calls: to make one takes longer than most of them.
+///
+/// # Errors
+/// An exception for environment variables that DataFusion does not understand.
+pub(crate) fn without_tables() -> PyResult<&'static Arc<SessionContext>> {
+    static SESSION: LazyLock<Result<Arc<SessionContext>, String>> = LazyLock::new(|| {
+        let ctx = context(&SessionLimits::default(), None);
+        ctx.map(Arc::new).map_err(|error| error.to_string())
+    });
+    SESSION.as_ref().map_err(mistake)
 }
 
 impl Session {
     fn ctx(&self) -> PyResult<SessionContext> {
-        check_process(self.process).map_err(exception)?;
+        self.calls.check_process()?;
         let ctx = self.ctx.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ctx.ok_or_else(|| mistake("the session is closed"))
     }
@@ -54,6 +73,8 @@ impl Session {
         memory_limit: Option<usize>,
         spill_dir: Option<PathBuf>,
         partitions: Option<usize>,
+        device: Option<&str>,
+        progress: bool,
     ) -> PyResult<Self> {
         let partitions = partitions
             .map(|partitions| {
@@ -66,9 +87,10 @@ impl Session {
             partitions,
             spill_dir,
         };
+        let ctx = context(&limits, device).map_err(exception)?;
         Ok(Self {
-            ctx: Mutex::new(Some(context(&limits).map_err(exception)?)),
-            process: std::process::id(),
+            ctx: Mutex::new(Some(ctx)),
+            calls: Calls::new(progress),
         })
     }
 
@@ -82,6 +104,10 @@ impl Session {
         let ctx = self.ctx()?;
         let unknown = || {
             let state = ctx.state();
+            #[cfg(feature = "cuda")]
+            if PinStatement::of(sql, state.config_options())?.is_some() {
+                return Ok(Vec::new());
+            }
             let dialect = state.config_options().sql_parser.dialect;
             let statement = state.sql_to_statement(sql, &dialect)?;
             let mut names = Vec::new();
@@ -102,22 +128,22 @@ impl Session {
         let mut ctx = self.ctx()?;
         if !tables.is_empty() {
             let partitions = ctx.copied_config().target_partitions();
-            let table = |(name, object)| {
-                let table: Arc<dyn TableProvider> = Arc::new(table(&object, partitions)?);
-                Ok((name, table))
-            };
-            let tables = tables.into_iter().map(table).collect::<PyResult<_>>()?;
+            let tables = tables.into_iter();
+            let tables = tables.map(|(name, object)| Ok((name, table(&object, partitions)?)));
+            let tables = tables.collect::<PyResult<_>>()?;
             ctx = with_tables(&ctx, tables);
         }
-        let planned = run(py, async move { plan(&ctx, &sql).await })?;
-        Ok(Query::new(planned, self.process))
+        let planned = self
+            .calls
+            .run(py, |watch| async move { plan(&ctx, &sql, watch).await })?;
+        Ok(Query::new(planned, self.calls))
     }
 
     /// Gives an object a name, in place of what had it.
     fn register(&self, name: String, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let ctx = self.ctx()?;
         let table = table(object, ctx.copied_config().target_partitions())?;
-        replace(&ctx, &name, Arc::new(table)).map_err(exception)
+        replace(&ctx, &name, table).map_err(exception)
     }
 
     /// Gives a query's answer a name: it runs whenever the name is read.
@@ -128,7 +154,7 @@ impl Session {
     /// Gives a file, folder, glob or URL a name.
     fn register_path(&self, py: Python<'_>, name: String, path: String) -> PyResult<()> {
         let ctx = self.ctx()?;
-        run(py, async move {
+        self.calls.run(py, |_| async move {
             let found = ctx.table_provider(TableReference::bare(path.as_str())).await;
             match found {
                 Ok(table) => replace(&ctx, &name, table),
@@ -140,11 +166,38 @@ impl Session {
         })
     }
 
+    /// Reads columns of a table into the memory of a device.
+    fn pin(&self, py: Python<'_>, table: String, columns: Vec<String>) -> PyResult<()> {
+        let ctx = self.ctx()?;
+        #[cfg(feature = "cuda")]
+        return self.calls.run(py, |_| async move {
+            let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+            pinned::pin_table(&ctx, TableReference::bare(table), &columns).await
+        });
+        #[cfg(not(feature = "cuda"))]
+        Err(without_cuda((py, ctx, table, columns)))
+    }
+
+    /// Frees the memory of a device that a table's columns have there.
+    fn unpin(&self, table: &str) -> PyResult<()> {
+        let ctx = self.ctx()?;
+        #[cfg(feature = "cuda")]
+        return pinned::unpin_table(&ctx, TableReference::bare(table)).map_err(exception);
+        #[cfg(not(feature = "cuda"))]
+        Err(without_cuda((ctx, table)))
+    }
+
     /// Takes a name away; whether there was one.
     fn deregister(&self, name: &str) -> PyResult<bool> {
         let table = self.ctx()?.deregister_table(TableReference::bare(name));
         Ok(table.map_err(exception)?.is_some())
     }
+}
+
+/// An exception for what this build cannot do with its arguments.
+#[cfg(not(feature = "cuda"))]
+fn without_cuda<T>(_: T) -> PyErr {
+    mistake("this build of dfq has no devices: it was built without the feature 'cuda'")
 }
 
 /// Gives a table a name, in place of the one that had it.
@@ -154,10 +207,13 @@ fn replace(ctx: &SessionContext, name: &str, table: Arc<dyn TableProvider>) -> R
 }
 
 /// Plans a statement. One that writes is done at once: nobody may ever read its answer.
-async fn plan(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
+async fn plan(ctx: &SessionContext, sql: &str, watch: Watch) -> Result<DataFrame> {
+    #[cfg(feature = "cuda")]
+    let frame = pinned::sql(ctx, sql).await?;
+    #[cfg(not(feature = "cuda"))]
     let frame = ctx.sql(sql).await?;
     match frame.logical_plan() {
-        LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => frame.cache().await,
+        LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => run_at_once(ctx, frame, watch).await,
         _ => Ok(frame),
     }
 }

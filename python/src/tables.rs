@@ -7,22 +7,28 @@ use datafusion::arrow::compute::concat;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::input::AnyRecordBatch;
 
 use crate::error::{exception, mistake};
+use crate::foreign;
 use crate::input::Input;
 
 /// Rows of a batch of a table: large ones are cut, so that all threads have some. A multiple of 8, so that bits are shared.
 const BATCH_ROWS: usize = 1 << 16;
 
-/// A table of `object`, read by `partitions` threads: of anything that offers Arrow's C interface, without a copy, or of a dict of arrays.
+/// A table of `object`: one that it offers by DataFusion's C interface, or else one in memory, read by `partitions` threads: of anything that
+/// offers Arrow's C interface, without a copy, or of a dict of arrays.
 ///
 /// # Errors
 /// An exception that names what cannot be a table.
-pub(crate) fn table(object: &Bound<'_, PyAny>, partitions: usize) -> PyResult<MemTable> {
+pub(crate) fn table(object: &Bound<'_, PyAny>, partitions: usize) -> PyResult<Arc<dyn TableProvider>> {
+    if foreign::is_table(object)? {
+        return foreign::table(object);
+    }
     let (schema, batches) = match object.cast::<PyDict>() {
         Ok(columns) => columns_of(columns)?,
         Err(_) => batches_of(object)?,
@@ -33,7 +39,7 @@ pub(crate) fn table(object: &Bound<'_, PyAny>, partitions: usize) -> PyResult<Me
     if parts.is_empty() {
         parts.push(Vec::new());
     }
-    MemTable::try_new(schema, parts).map_err(exception)
+    Ok(Arc::new(MemTable::try_new(schema, parts).map_err(exception)?))
 }
 
 /// The batches of an object that offers Arrow's C interface.

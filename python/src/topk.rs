@@ -1,24 +1,18 @@
 //! The values with the greatest keys.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{Field, Schema};
-use datafusion::common::{Result, internal_datafusion_err};
-use datafusion::prelude::SessionContext;
-use datafusion_quantiles::session::SessionLimits;
+use datafusion::common::internal_datafusion_err;
 use pyo3::prelude::*;
 
 use crate::error::{exception, mistake};
 use crate::output::Answer;
-use crate::session::context;
+use crate::session::without_tables;
 use crate::tables::array;
-use crate::wait::run;
-
-/// A session without tables, for all calls: to make one takes longer than most of them.
-static SESSION: LazyLock<Result<SessionContext, String>> =
-    LazyLock::new(|| context(&SessionLimits::default()).map_err(|error| error.to_string()));
+use crate::wait::Calls;
 
 /// The `k` values with the greatest keys, or with the least, best first.
 #[pyfunction]
@@ -43,10 +37,10 @@ pub(crate) fn topk(
     let schema = Schema::new(vec![field("value", values.as_ref()), field("key", keys.as_ref())]);
     let batch = RecordBatch::try_new(Arc::new(schema), vec![values, keys])
         .map_err(|error| exception(error.into()))?;
-    let session = SESSION.as_ref().map_err(mistake)?;
+    let session = without_tables()?;
     let order = if largest { "desc" } else { "asc" };
     let call = format!("topk_by(value, key, {k}, '{order}')");
-    run(py, async move {
+    Calls::new(false).run(py, |_| async move {
         let frame = session.read_batch(batch)?;
         let call = frame.parse_sql_expr(&call)?;
         let rows = frame.aggregate(Vec::new(), vec![call])?.collect().await?;

@@ -6,13 +6,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 use datafusion_quantiles::compute::Stop;
 use futures::FutureExt;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::error::{InternalError, exception};
+use crate::error::{InternalError, exception, mistake};
+use crate::progress::{Bar, Watch};
 
 /// Time between two looks for a signal.
 const LOOK: Duration = Duration::from_millis(25);
@@ -85,36 +86,86 @@ fn handle() -> Result<Handle> {
     Ok(handle)
 }
 
-/// Runs a query on the runtime, without the interpreter's lock. A signal whose handler raises cancels it.
-pub(crate) fn run<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> PyResult<T> {
-    let handle = handle().map_err(exception)?;
-    py.detach(|| {
-        let (done, ends) = channel();
-        let task = handle.spawn(async move {
-            // Sessions keep no lock that a panic could leave poisoned.
-            let result = AssertUnwindSafe(work).catch_unwind().await;
-            let _ = done.send(result);
-        });
-        loop {
-            match ends.recv_timeout(LOOK) {
-                Ok(Ok(result)) => return result.map_err(exception),
-                Ok(Err(panic)) => return Err(InternalError::new_err(panicked(panic.as_ref()))),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(InternalError::new_err("the query was lost"));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Err(raised) = Python::attach(|py| py.check_signals()) {
-                task.abort();
-                // Ends when the query is dropped, with its files.
-                let _ = ends.recv_timeout(CANCELLED);
-                return Err(raised);
-            }
+/// How calls of a session and of its queries run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Calls {
+    /// Number of the process that made the session.
+    process: u32,
+    /// Whether it is shown how far they are.
+    shows_progress: bool,
+}
+
+impl Calls {
+    /// Those of a session that this process makes.
+    pub(crate) fn new(shows_progress: bool) -> Self {
+        let process = std::process::id();
+        Self {
+            process,
+            shows_progress,
         }
-    })
+    }
+
+    /// Runs work on the runtime, without the interpreter's lock. A signal whose handler raises cancels it.
+    ///
+    /// # Errors
+    /// The exception of the work's error, or of a signal; one that says that the session is of another process.
+    pub(crate) fn run<T: Send + 'static, W>(
+        self,
+        py: Python<'_>,
+        work: impl FnOnce(Watch) -> W,
+    ) -> PyResult<T>
+    where
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.check_process()?;
+        let handle = handle().map_err(exception)?;
+        let watch = Watch::default();
+        let work = work(watch.clone());
+        py.detach(|| {
+            let (done, ends) = channel();
+            let task = handle.spawn(async move {
+                // Sessions keep no lock that a panic could leave poisoned.
+                let result = AssertUnwindSafe(work).catch_unwind().await;
+                let _ = done.send(result);
+            });
+            let mut bar = Bar::new(watch, self.shows_progress);
+            let result = loop {
+                match ends.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    ended => break outcome(ended),
+                }
+                let looked = Python::attach(|py| py.check_signals().and_then(|()| bar.draw(py)));
+                if let Err(raised) = looked {
+                    task.abort();
+                    // Ends when the query is dropped, with its files.
+                    let _ = ends.recv_timeout(CANCELLED);
+                    break Err(raised);
+                }
+            };
+            let closed = bar.close();
+            result.and_then(|result| closed.map(|()| result))
+        })
+    }
+
+    /// An exception that says that the session does not belong to this process.
+    pub(crate) fn check_process(self) -> PyResult<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(mistake(
+            "this session was made before the process was forked, and its threads are not here: call dfq.connect() in this process, \
+             or start processes by multiprocessing's 'spawn'",
+        ))
+    }
+}
+
+/// The result of work that has ended, somehow.
+fn outcome<T>(ended: Result<std::thread::Result<Result<T>>, RecvTimeoutError>) -> PyResult<T> {
+    match ended {
+        Ok(Ok(result)) => result.map_err(exception),
+        Ok(Err(panic)) => Err(InternalError::new_err(panicked(panic.as_ref()))),
+        Err(_) => Err(InternalError::new_err("the query was lost")),
+    }
 }
 
 /// The text of a panic.
@@ -125,16 +176,4 @@ fn panicked(panic: &(dyn Any + Send)) -> String {
         (None, None) => "without a message",
     };
     format!("the query panicked: {text}")
-}
-
-/// An error that says that a session does not belong to this process.
-pub(crate) fn check_process(process: u32) -> Result<()> {
-    if process == std::process::id() {
-        return Ok(());
-    }
-    Err(DataFusionError::Plan(
-        "this session was made before the process was forked, and its threads are not here: call dfq.connect() in this process, \
-         or start processes by multiprocessing's 'spawn'"
-            .to_string(),
-    ))
 }

@@ -205,6 +205,16 @@ def test_mistakes_are_exceptions_with_the_message_alone(con, tmp_path):
             ask(tmp_path / "missing.parquet")
         with pytest.raises(dfq.QueryError, match=r"^no file matches '.*\*.csv'"):
             ask(tmp_path / "*.csv")
+    for path in ("s3://bucket/trips.parquet", "https://example.org/trips.parquet"):
+        for ask in (
+            lambda path: con.register("t", path),
+            lambda path: con.sql(f"SELECT * FROM '{path}'"),
+            lambda path: con.quantiles(path, "x", 0.5),
+        ):
+            with pytest.raises(dfq.QueryError, match=f"^'{path}' is not on this machine, .* the command dfq reads "):
+                ask(path)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'cluster'"):
+        dfq.connect(cluster="localhost:50050")
     (tmp_path / "rows.txt").write_text("x")
     with pytest.raises(dfq.QueryError, match="allowed are files that end in .parquet, .csv, .json or .arrow"):
         con.register("t", tmp_path / "rows.txt")

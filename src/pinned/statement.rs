@@ -33,6 +33,21 @@ pub enum PinStatement {
 }
 
 impl PinStatement {
+    /// The statement about pinned tables that this text is, in the session's dialect. `None` if it is another kind of statement.
+    ///
+    /// # Errors
+    /// Those of [`Self::parse`].
+    pub fn of(text: &str, options: &ConfigOptions) -> Result<Option<Self>> {
+        match dialect_from_str(options.sql_parser.dialect) {
+            // DataFusion reports the wrong dialect.
+            None => Ok(None),
+            Some(dialect) => match Tokenizer::new(dialect.as_ref(), text).tokenize_with_location() {
+                Ok(tokens) => Self::parse(&tokens, dialect.as_ref(), options),
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
     /// Parses the tokens of one statement. `None` if it is another kind of statement. Names without quotes become lower case if the session
     /// says so (`datafusion.sql_parser.enable_ident_normalization`).
     ///
@@ -158,17 +173,7 @@ fn syntax(error: ParserError) -> DataFusionError {
 /// # Errors
 /// A syntax error, or another error of the statement.
 pub async fn sql(ctx: &SessionContext, statement: &str) -> Result<DataFrame> {
-    let config = ctx.copied_config();
-    let options = config.options();
-    let parsed = match dialect_from_str(options.sql_parser.dialect) {
-        // DataFusion reports the wrong dialect.
-        None => None,
-        Some(dialect) => match Tokenizer::new(dialect.as_ref(), statement).tokenize_with_location() {
-            Ok(tokens) => PinStatement::parse(&tokens, dialect.as_ref(), options)?,
-            Err(_) => None,
-        },
-    };
-    match parsed {
+    match PinStatement::of(statement, ctx.copied_config().options())? {
         Some(ours) => ours.execute(ctx).await,
         None => ctx.sql(statement).await,
     }
