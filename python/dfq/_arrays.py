@@ -13,7 +13,7 @@ def quantiles(x: Any, q: Any, method: str = "linear") -> Any:
 
     ``x`` is a NumPy array (of any shape, whose values are taken all together), anything that offers Arrow's C interface
     (columns of PyArrow, Polars, pandas, DuckDB, in one piece or in chunks), or a list that NumPy makes an array of. It is read
-    where it is, without a copy; a NumPy array that is strided, misaligned or in another byte order is copied first.
+    where it is, without a copy; a NumPy array that is strided, misaligned, in another byte order, or of texts is copied first.
 
     The answers for a list are an array of the kind that ``x`` is: of NumPy, Polars, PyArrow, or a pandas Series with ``q`` as its
     index. Their type is that of SQL's ``exact_quantiles``: the type of ``x`` where the method picks a value or ``x`` has floating
@@ -24,7 +24,7 @@ def quantiles(x: Any, q: Any, method: str = "linear") -> Any:
 
     - ``q`` means the decimal that you write: the 0.07 quantile of 100 values is the 7th, where a product of floating-point
       numbers is a little above 7;
-    - missing values of Arrow, NaT and None are left out; NaNs of NumPy are values above all others, so that they turn an answer
+    - missing values (of Arrow, NaT, and None among texts) are left out; NaNs of NumPy are values above all others, so that they turn an answer
       into NaN only where they are reached;
     - without any values the answer is NaN, NaT or None.
 
@@ -36,9 +36,11 @@ def quantiles(x: Any, q: Any, method: str = "linear") -> Any:
     np.float64(35.0)
     >>> dfq.quantiles(x, [0.25, 0.5, 0.75], method="inverted_cdf")
     array([20, 35, 40])
-    >>> dfq.quantiles(["2", "1"], 0.5)
+    >>> dfq.quantiles(["b", "c", "a", None], 0.5, method="inverted_cdf")
+    'b'
+    >>> dfq.quantiles([1j], 0.5)
     Traceback (most recent call last):
-    dfq.QueryError: no quantiles of NumPy arrays of type <U1
+    dfq.QueryError: no quantiles of NumPy arrays of type complex128
     """
     answers = _dfq.quantiles(readable(x), q, method)
     if isinstance(answers, _dfq.Answer):
@@ -127,6 +129,8 @@ class GkSketch:
 
     def merge(self, other: GkSketch) -> None:
         """Adds the values of another sketch, which stays as it is. The larger error of both counts from then on."""
+        if not isinstance(other, GkSketch):
+            raise _dfq.QueryError(f"{type(other).__name__} is no sketch: allowed is a dfq.GkSketch")
         self._sketch.merge(other._sketch)
 
     def quantile(self, q: Any) -> Any:

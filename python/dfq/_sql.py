@@ -73,6 +73,11 @@ class Connection:
         # At the latest when the process ends.
         self._removed = weakref.finalize(self, _remove, folder, os.getpid())
         self._session = _dfq.Session(limit, folder, partitions, device, progress)
+        self._asked = {"memory_limit": memory_limit, "spill_dir": spill_dir, "partitions": partitions, "device": device}
+
+    def __repr__(self) -> str:
+        asked = ", ".join(f"{name}={value!r}" for name, value in self._asked.items() if value is not None)
+        return f"dfq.connect({asked})" + ("" if self._removed.alive else ", closed")
 
     def sql(self, query: str) -> Query:
         """Plans a statement. A query runs when its rows are wanted; other statements (``CREATE``, ``INSERT``, ``COPY``) at once.
@@ -90,7 +95,7 @@ class Connection:
         return self._query(query, sys._getframe(1))
 
     def _query(self, query: str, frame: FrameType | None, **tables: Any) -> Query:
-        found = dict(tables)
+        found, missing = dict(tables), []
         for name in self._session.unknown_tables(query):
             if name in found:
                 continue
@@ -100,15 +105,32 @@ class Connection:
                     break
             if name not in found:
                 _check_path(name)
-        return Query(self, self._session.sql(query, list(found.items())))
+                missing.append(name)
+        try:
+            return Query(self, self._session.sql(query, list(found.items())))
+        except _dfq.QueryError:
+            for name in missing:
+                self._check_case(name, frame)
+            raise
+
+    def _check_case(self, name: str, frame: FrameType | None) -> None:
+        """Raises an exception for a name that nothing has, where something has it in other letters."""
+        known = dict.fromkeys(self._session.tables())
+        for names in (frame.f_locals, frame.f_globals) if frame else ():
+            known.update((other, None) for other, value in names.items() if _is_table(value))
+        meant = next((other for other in known if other.lower() == name.lower() and other != name), None)
+        if meant is not None:
+            raise _dfq.QueryError(
+                f"there is no table '{name}', but '{meant}': SQL makes lower case of names, unless they are quoted: {_name(meant)}"
+            ) from None
 
     def register(self, name: str, data: Any) -> None:
         """Gives data a name in SQL, in place of what had it: an object as ``sql`` takes it from variables, or a path.
 
         Objects of Arrow's C interface are shared, not copied; their rows are those of now. A path is read by each query anew, and
         so is a table of another package that has the same major version of DataFusion inside (one with
-        ``__datafusion_table_provider__``, such as ``deltalake.DeltaTable``), which is asked only for the columns and rows that
-        the query needs.
+        ``__datafusion_table_provider__``, such as ``deltalake.DeltaTable``), which is asked only for the columns that the query
+        needs.
 
         >>> import pyarrow as pa
         >>> con = dfq.connect()
@@ -191,7 +213,7 @@ class Connection:
         order = [f"{_name(group)} NULLS LAST" for group in groups] + ["abs(quantile)"]
         lists = f"SELECT {listed}, {asked} AS quantile FROM {source}{grouped}"
         query = f"SELECT * FROM (SELECT {', '.join(rows)} FROM ({lists})) ORDER BY {', '.join(order)}"
-        return self._query(query, None, **tables)
+        return self._query(query, sys._getframe(1), **tables)
 
     def close(self) -> None:
         """Ends the session: its tables are let go of, and its folder for spilled data is removed."""

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray};
+use datafusion::arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, StringArray,
+};
 use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::datatypes::*;
 use datafusion::common::Result;
@@ -25,7 +27,7 @@ use crate::error::{exception, mistake};
 pub(crate) enum Input<'py> {
     /// An array of NumPy: one-dimensional, contiguous, in the machine's byte order.
     NumPy(NumPy<'py>),
-    /// Arrays of Arrow.
+    /// Arrays of Arrow; also texts of NumPy, copied.
     Arrow(Chunks),
 }
 
@@ -55,7 +57,7 @@ impl<'py> Input<'py> {
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         if let Ok(array) = object.cast::<PyUntypedArray>() {
-            return NumPy::of(array).map(Self::NumPy);
+            return Self::of_numpy(array);
         }
         if object.hasattr(intern!(py, "__arrow_c_array__"))?
             || object.hasattr(intern!(py, "__arrow_c_stream__"))?
@@ -63,7 +65,14 @@ impl<'py> Input<'py> {
             return Ok(Self::Arrow(chunks(object)?));
         }
         let array = numpy(py)?.call_method1(intern!(py, "asarray"), (object,))?;
-        NumPy::of(array.cast::<PyUntypedArray>()?).map(Self::NumPy)
+        Self::of_numpy(array.cast::<PyUntypedArray>()?)
+    }
+
+    fn of_numpy(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
+        match array.dtype().kind() {
+            b'U' | b'O' => texts(array).map(Self::Arrow),
+            _ => NumPy::of(array).map(Self::NumPy),
+        }
     }
 
     /// Calls `take` with the values.
@@ -91,6 +100,23 @@ fn chunks(object: &Bound<'_, PyAny>) -> PyResult<Chunks> {
         stream => stream.into_chunked_array().map_err(PyErr::from)?.into_inner(),
     };
     Chunks::try_new(field.data_type().clone(), arrays).map_err(exception)
+}
+
+/// The texts in an array of NumPy. None is a missing one.
+fn texts(array: &Bound<'_, PyUntypedArray>) -> PyResult<Chunks> {
+    let py = array.py();
+    let items = array.call_method1(intern!(py, "ravel"), ("C",))?;
+    let texts = items
+        .call_method0(intern!(py, "tolist"))?
+        .extract::<Vec<Option<String>>>();
+    let texts = texts.map_err(|_| {
+        mistake(
+            "an array of Python objects may have texts and None alone: give missing numbers as NaN, or all in a column of Polars or \
+             PyArrow",
+        )
+    })?;
+    let texts: ArrayRef = Arc::new(StringArray::from(texts));
+    Chunks::try_new(DataType::Utf8, vec![texts]).map_err(exception)
 }
 
 impl<'py> NumPy<'py> {

@@ -123,6 +123,16 @@ impl Session {
         unknown().map_err(exception)
     }
 
+    /// Names of the tables that the session has, in its default schema.
+    fn tables(&self) -> PyResult<Vec<String>> {
+        let ctx = self.ctx()?;
+        let state = ctx.state();
+        let names = &state.config_options().catalog;
+        let catalog = ctx.catalog(&names.default_catalog);
+        let schema = catalog.and_then(|catalog| catalog.schema(&names.default_schema));
+        Ok(schema.map_or_else(Vec::new, |schema| schema.table_names()))
+    }
+
     /// Plans a statement that also sees `tables`, objects by their names. What is no query is done at once.
     fn sql(&self, py: Python<'_>, sql: String, tables: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Query> {
         let mut ctx = self.ctx()?;

@@ -20,7 +20,7 @@ pub(crate) fn topk(
     py: Python<'_>,
     values: &Bound<'_, PyAny>,
     keys: &Bound<'_, PyAny>,
-    k: usize,
+    k: i64,
     largest: bool,
 ) -> PyResult<Answer> {
     let k = u32::try_from(k).ok().and_then(NonZeroU32::new);

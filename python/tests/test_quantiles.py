@@ -195,8 +195,11 @@ def test_mistakes_name_the_value():
         dfq.quantiles(np.array([1j]), 0.5)
     with pytest.raises(dfq.QueryError, match="Utf8"):
         dfq.quantiles(pa.array(["a"]), 0.5)
-    with pytest.raises(dfq.QueryError, match="no quantiles of NumPy arrays of type object"):
-        dfq.quantiles(object(), 0.5)
+    for objects in (object(), [1, 2, None], {"x": [1]}):
+        with pytest.raises(dfq.QueryError, match="may have texts and None alone: give missing numbers as NaN, or all in a column of"):
+            dfq.quantiles(objects, 0.5)
+    with pytest.raises(dfq.QueryError, match="linear"):
+        dfq.quantiles(["a", "b"], 0.5)
     with pytest.raises(dfq.QueryError, match="Map"):
         dfq.quantiles(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), 0.5)
 
@@ -242,3 +245,15 @@ def test_ctrl_c_ends_a_call():
         while True:
             dfq.quantiles(x, np.linspace(0, 1, 1001))
     assert time.monotonic() - started < 1.0
+
+
+def test_texts_of_numpy():
+    texts = np.array(["b", "c", "a", "b"])
+    assert dfq.quantiles(texts, 0.5, "inverted_cdf") == "b"
+    answers = dfq.quantiles(texts.reshape(2, 2)[::-1], [0, 1], "inverted_cdf")
+    assert isinstance(answers, np.ndarray) and answers.tolist() == ["a", "c"]
+    assert dfq.quantiles(np.array(["b", None, "a"], object), [0.5, 1], "lower").tolist() == ["a", "b"]
+    assert dfq.quantiles([None, None], 0.5, "lower") is None
+    assert dfq.topk(texts, [1, 2, 3, 4], 2).tolist() == ["b", "a"]
+    # The greatest text.
+    assert dfq.topk([1, 2, 3], ["x", "ü", "y"], 1).tolist() == [2]

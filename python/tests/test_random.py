@@ -176,7 +176,7 @@ def datafusion_case(rng, con):
     return repr(ctx.sql(sql).to_pydict()) == repr(con.sql(sql).to_arrow().to_pydict()), (t, sql)
 
 
-KINDS = [array_case] * 8 + [missing_case] * 4 + [grouped_case] * 4 + [topk_case] * 2 + [sketch_case, datafusion_case]
+KINDS = [array_case] * 10 + [missing_case] * 5 + [grouped_case, grouped_case, topk_case, sketch_case, datafusion_case]
 
 
 @pytest.mark.parametrize("part", range(4))

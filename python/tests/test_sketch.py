@@ -110,3 +110,8 @@ def test_topk_of_every_package():
         dfq.topk(np.arange(2), np.arange(3), 1)
     with pytest.raises(dfq.QueryError, match="k is out of range"):
         dfq.topk(np.arange(2), np.arange(2), 0)
+
+
+def test_only_sketches_merge():
+    with pytest.raises(dfq.QueryError, match="int is no sketch: allowed is a dfq.GkSketch"):
+        dfq.GkSketch(100).merge(3)

@@ -84,6 +84,31 @@ def test_files_are_tables(con, tmp_path, extension):
     assert con.sql("SELECT count(*) FROM many").fetchall() == [(10,)]
 
 
+def test_arrays_of_texts_are_columns(con):
+    trips = {"city": ["Bonn", "Ulm", None], "fare": np.array([1.0, 2.0, 3.0]), "note": np.array(["a", "b", "c"])}
+    con.register("t", trips)
+    assert con.sql("SELECT city, note FROM t ORDER BY fare").fetchall() == [("Bonn", "a"), ("Ulm", "b"), (None, "c")]
+    assert con.quantiles("trips", "fare", 1, by="city").fetchall() == [("Bonn", 1.0, 1.0), ("Ulm", 1.0, 2.0), (None, 1.0, 3.0)]
+
+
+def test_names_of_other_letters_are_pointed_out(con):
+    Trips = {"x": np.arange(3)}  # noqa: F841
+    con.register("Fares", {"x": np.arange(4)})
+    for name, meant in [("Trips", "Trips"), ("fares", "Fares"), ('"TRIPS"', "Trips")]:
+        with pytest.raises(dfq.QueryError, match=f"there is no table '.*', but '{meant}': .* unless they are quoted: \"{meant}\""):
+            con.sql(f"SELECT count(*) FROM {name}")
+    assert con.sql('SELECT (SELECT count(*) FROM "Trips") AS a, (SELECT count(*) FROM "Fares") AS b').fetchall() == [(3, 4)]
+
+
+def test_a_session_shows_itself(tmp_path):
+    con = dfq.connect(memory_limit="1GB", partitions=2)
+    assert repr(con) == "dfq.connect(memory_limit='1GB', partitions=2)"
+    con.close()
+    assert repr(con) == "dfq.connect(memory_limit='1GB', partitions=2), closed"
+    with dfq.connect() as con:
+        assert repr(con) == "dfq.connect()"
+
+
 GLOBAL = pa.table({"v": [1, 2, 3]})
 
 
