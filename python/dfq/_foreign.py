@@ -26,8 +26,8 @@ def register(ctx: SessionContext) -> None:
     """Gives a ``datafusion.SessionContext`` the functions of dfq: ``exact_quantiles``, ``topk_by``, ``gk_sketch`` and the others.
 
     They cross by DataFusion's C interface, which takes the package ``datafusion`` of the same major version, and carries functions
-    alone. Answers are the same, but they come by DataFusion's own aggregation, which is slower and holds all values in memory, whatever
-    the limit. ``WITHIN GROUP`` and ``iqr`` are not there, nor are methods as an argument: ``exact_quantiles_linear(x, q)`` stands for
+    alone. Exact answers are the same, and approximate ones within the same bound, but they come by DataFusion's own aggregation, which is
+    slower: it holds the values of each group, and those that do not fit in the session's memory are an error. ``WITHIN GROUP`` and ``iqr`` are not there, nor are methods as an argument: ``exact_quantiles_linear(x, q)`` stands for
     ``exact_quantiles(x, q, 'linear')``. ``dfq.connect()`` has all of it.
 
     >>> import datafusion

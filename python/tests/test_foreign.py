@@ -179,6 +179,17 @@ def test_sketches_cross(ctx, con):
     assert abs(answer - 6000) <= 200
 
 
+def test_the_memory_of_the_session_holds():
+    environment = datafusion.RuntimeEnvBuilder().with_fair_spill_pool(4 << 20)
+    ctx = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(2), environment)
+    dfq.register(ctx)
+    sql = "SELECT exact_quantiles(value, 0.5) AS a FROM range(0, 1000001)"
+    with pytest.raises(Exception, match="Resources exhausted"):
+        ctx.sql(sql).collect()
+    with dfq.connect(memory_limit=4 << 20) as limited:
+        assert limited.sql(sql).fetchall() == [(500_000,)]
+
+
 def test_what_datafusion_has_stays(ctx):
     plain = datafusion.SessionContext()
     for call in ("rank() OVER (ORDER BY value)", "cume_dist() OVER (ORDER BY value)", "median(value) OVER ()", "percentile_cont(value, 0.3) OVER ()"):
