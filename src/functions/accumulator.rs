@@ -8,43 +8,28 @@
 use std::mem::{size_of, take};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, LargeListArray};
-use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err, internal_err};
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err};
 use datafusion::logical_expr::Accumulator;
 
-use super::collected::{Collected, Frame, find_answers};
+use super::collected::{Collected, Frame, Merging};
+use super::states::{state_column, state_lists};
+use super::weighted::{WeightedKeys, WeightedStrings};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::segments::Plan;
-use crate::key::{Width, kept, with_key};
+use crate::key::{Width, with_key};
 use crate::quantile::{AnswerSpec, Found, TypedAnswerSpec};
 
-/// The lists of values in a state column, one list for each row.
-pub(super) fn state_rows(states: &[ArrayRef]) -> Result<&LargeListArray> {
-    states
-        .first()
-        .and_then(|state| state.as_list_opt::<i64>())
-        .ok_or_else(|| internal_datafusion_err!("a state of exact_quantiles is one column of large lists"))
-}
-
-/// Makes room for `count` more items in `buffer`.
-///
-/// # Errors
-/// An execution error where memory ends, instead of an abort.
-pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
-    buffer.try_reserve(count).map_err(|error| {
-        exec_datafusion_err!(
-            "exact_quantiles cannot buffer {} more bytes: {error}",
-            count * size_of::<T>()
-        )
-    })
-}
-
-/// The accumulator of one group or one window frame.
-pub(super) fn accumulator(answer_spec: AnswerSpec) -> Box<dyn Accumulator> {
-    match answer_spec {
-        AnswerSpec::Bytes(column) => Box::new(QuantilesAccumulator::<ByteStrings>::new(column)),
-        AnswerSpec::Keys(column) => with_key!(column.spec().width(), K => {
+/// The accumulator of one group or one window frame. `is_weighted`: the last argument has the weights of the values.
+pub(super) fn accumulator(answer_spec: AnswerSpec, is_weighted: bool) -> Box<dyn Accumulator> {
+    match (answer_spec, is_weighted) {
+        (AnswerSpec::Bytes(column), false) => Box::new(QuantilesAccumulator::<ByteStrings>::new(column)),
+        (AnswerSpec::Bytes(column), true) => Box::new(QuantilesAccumulator::<WeightedStrings>::new(column)),
+        (AnswerSpec::Keys(column), false) => with_key!(column.spec().width(), K => {
             Box::new(QuantilesAccumulator::<Vec<K>>::new(column))
+        }),
+        (AnswerSpec::Keys(column), true) => with_key!(column.spec().width(), K => {
+            Box::new(QuantilesAccumulator::<WeightedKeys<K>>::new(column))
         }),
     }
 }
@@ -58,6 +43,7 @@ pub(super) struct QuantilesAccumulator<C: Collected> {
     frame: Option<Box<C::Frame>>,
     /// The last answer; `None` after values have come or gone.
     answer: Option<ScalarValue>,
+    merging: Merging,
 }
 
 impl<C: Collected> QuantilesAccumulator<C> {
@@ -67,23 +53,41 @@ impl<C: Collected> QuantilesAccumulator<C> {
             values: C::default(),
             frame: None,
             answer: None,
+            merging: Merging::of::<C>(),
         }
     }
 
-    /// Adds the values that are not NULL.
-    fn add(&mut self, values: &ArrayRef) -> Result<()> {
+    /// Adds the rows that count, of arguments or of the columns of a state.
+    fn add(&mut self, args: &[ArrayRef]) -> Result<()> {
         if self.answer.take().is_some() {
             // An answer between values means a window: more answers follow, and one selection for each would cost too much.
             self.make_frame()?;
         }
         match &mut self.frame {
-            Some(frame) => frame.insert(&self.column, values),
+            Some(frame) => frame.insert(&self.column, args),
             None => {
-                let kept = kept(values.as_ref(), None)?;
-                let added = self.values.append(self.column.spec(), values, kept.as_ref());
-                added.map(drop)
+                let (columns, _) = C::counted(args, None)?;
+                self.values.append(self.column.spec(), &columns)?;
+                self.merge_equal()
             }
         }
+    }
+
+    /// Brings equal values together, once there are many items.
+    fn merge_equal(&mut self) -> Result<()> {
+        let before = self.values.count();
+        if !self.merging.is_due(before) {
+            return Ok(());
+        }
+        let merged = self.values.with_items(|values, items| {
+            let after = values.merge_equal(items)?;
+            let mut merged = C::default();
+            merged.add_items(values, &items[..after])?;
+            Ok::<_, DataFusionError>(merged)
+        })?;
+        self.values = merged;
+        self.merging.done(before, self.values.count());
+        Ok(())
     }
 
     /// Moves the values to a frame, if there is none yet.
@@ -101,7 +105,7 @@ impl<C: Collected> QuantilesAccumulator<C> {
         self.values.with_items(|values, items| {
             let mut found = Found::default();
             let plan_of = |n| Arc::new(Plan::new(std::slice::from_ref(column.quantile_spec()), n));
-            let n = find_answers(column, values, items, plan_of, &mut found)?;
+            let n = values.find(column, items, plan_of, &mut found)?;
             column.row(C::answers(column.quantile_spec(), column.spec(), &found)?, n)
         })
     }
@@ -109,14 +113,14 @@ impl<C: Collected> QuantilesAccumulator<C> {
 
 impl<C: Collected> Accumulator for QuantilesAccumulator<C> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.add(&values[0])
+        self.add(values)
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         self.answer = None;
         self.make_frame()?;
         match &mut self.frame {
-            Some(frame) => frame.remove(&self.column, &values[0]),
+            Some(frame) => frame.remove(&self.column, values),
             None => internal_err!("a window frame without values"),
         }
     }
@@ -144,18 +148,36 @@ impl<C: Collected> Accumulator for QuantilesAccumulator<C> {
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
         let spec = self.column.spec();
-        let values = match &self.frame {
-            Some(frame) => frame.array(spec)?,
+        let columns = match &self.frame {
+            Some(frame) => frame.columns(spec)?,
             None => {
-                let array = |values: &C, items: &mut [C::Item]| values.array(spec, items);
-                self.values.with_items(array)?
+                let merges = self.merging.is_useful();
+                self.values.with_items(|values, items| {
+                    let count = if merges {
+                        values.merge_equal(items)?
+                    } else {
+                        items.len()
+                    };
+                    values.columns(spec, &items[..count])
+                })?
             }
         };
-        self.column.state_of(values)
+        let state = |column: ArrayRef| {
+            let length = column.len();
+            ScalarValue::try_from_array(&state_column(column, vec![length])?, 0)
+        };
+        columns.into_iter().map(state).collect()
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let mut lists = state_rows(states)?.iter().flatten();
-        lists.try_for_each(|list| self.add(&list))
+        let lists = state_lists(states)?;
+        for row in 0..lists[0].len() {
+            if lists.iter().all(|list| list.is_valid(row)) {
+                let columns: Vec<ArrayRef> = lists.iter().map(|list| list.value(row)).collect();
+                self.merging.expect(columns[0].len());
+                self.add(&columns)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -18,12 +18,13 @@ use super::accumulator::accumulator;
 use super::call::{evaluated_quantiles, is_reversed};
 use super::groups::groups_accumulator;
 use super::types::{answer_type, is_list, ordered_type};
+use super::weighted::weight_type;
 use crate::quantile::{AnswerSpec, Method, QuantileSpec, Quantiles, state_type};
 
 /// The aggregate function of exact quantiles, under one name, by one method, counted from one end.
 ///
-/// Arguments: values of any type that can be ordered (NULLs are skipped), and a constant number or list of numbers in
-/// [0, 1]. One number gives one value, a list gives a list in the same order.
+/// Arguments: values of any type that can be ordered (NULLs are skipped), a constant number or list of numbers in
+/// [0, 1], and optionally a weight, which says how often each row counts. One number gives one value, a list gives a list in the same order.
 ///
 /// Its accumulators buffer the key of each value of fixed width, and the bytes of other values. Where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner), aggregations run as operators instead: see
@@ -39,14 +40,25 @@ pub(crate) struct ExactQuantiles {
     signature: Signature,
 }
 
+/// The arguments of a planned call, by what they mean.
+pub(super) struct Arguments<'a, T> {
+    /// The values.
+    pub(super) x: &'a T,
+    /// The quantiles, unless they are bound into the function.
+    pub(super) quantiles: Option<&'a T>,
+    /// How often each row counts; `None`: once.
+    pub(super) weight: Option<&'a T>,
+}
+
 impl ExactQuantiles {
     /// The function with the name `sql_name`, for one of its methods ([`FunctionName::methods`]); `descending`
     /// counts from the greatest value.
     pub(crate) fn new(sql_name: FunctionName, method: Method, descending: bool) -> Self {
-        let parameters = ["x", "quantiles", "method"];
-        let count = if sql_name.takes_method() { 3 } else { 2 };
+        let mut parameters = vec!["x", "quantiles"];
+        parameters.extend(sql_name.takes_method().then_some("method"));
+        parameters.extend(sql_name.takes_weight().then_some("weight"));
         let signature = Signature::user_defined(Volatility::Immutable)
-            .with_parameter_names(parameters[..count].to_vec())
+            .with_parameter_names(parameters)
             .expect("a user-defined signature takes any distinct names");
         Self {
             name: sql_name.registered(method, descending),
@@ -63,7 +75,7 @@ impl ExactQuantiles {
         function.inner().downcast_ref::<Self>()
     }
 
-    /// The function of one argument that has these quantiles bound into it.
+    /// The function that has these quantiles bound into it, in place of the argument.
     pub(crate) fn bound_to(&self, quantiles: Quantiles) -> Self {
         Self {
             bound: Some(quantiles),
@@ -96,6 +108,42 @@ impl ExactQuantiles {
         &self.name
     }
 
+    /// The arguments of a planned call, whose method is in the function.
+    ///
+    /// # Errors
+    /// A planning error for a number of arguments that no call has.
+    pub(super) fn arguments<'a, T>(&self, args: &'a [T]) -> Result<Arguments<'a, T>> {
+        let (x, quantiles, weight) = match (&self.bound, args) {
+            (Some(_), [x]) => (x, None, None),
+            (Some(_), [x, weight]) => (x, None, Some(weight)),
+            (None, [x, quantiles]) => (x, Some(quantiles), None),
+            (None, [x, quantiles, weight]) if self.sql_name.takes_weight() => {
+                (x, Some(quantiles), Some(weight))
+            }
+            _ => return plan_err!("{}", self.sql_name.wrong_arguments(args.len())),
+        };
+        Ok(Arguments { x, quantiles, weight })
+    }
+
+    /// Whether a planned call has weights.
+    pub(crate) fn is_weighted<T>(&self, args: &[T]) -> bool {
+        self.arguments(args).is_ok_and(|args| args.weight.is_some())
+    }
+
+    /// Checks that a planned call has no `DISTINCT` beside weights.
+    ///
+    /// # Errors
+    /// A planning error if it has.
+    pub(crate) fn check_distinct<T>(&self, args: &[T], is_distinct: bool) -> Result<()> {
+        if is_distinct && self.is_weighted(args) {
+            return plan_err!(
+                "{} takes DISTINCT or a weight, not both: a distinct value counts once, whatever the weights of its rows",
+                self.sql_name
+            );
+        }
+        Ok(())
+    }
+
     /// The quantile specification of a call with these quantiles. `reversed`: they count from the other end.
     pub(super) fn quantile_spec(&self, quantiles: &Quantiles, reversed: bool) -> QuantileSpec {
         QuantileSpec {
@@ -107,10 +155,11 @@ impl ExactQuantiles {
 
     /// The column that an accumulator of a call collects, with the call's question.
     fn column(&self, args: &AccumulatorArgs) -> Result<AnswerSpec> {
-        let quantiles = match (&self.bound, args.exprs) {
-            (Some(bound), [_]) => bound.clone(),
-            (None, [_, quantiles]) => evaluated_quantiles(self.sql_name, quantiles)?,
-            _ => return plan_err!("{}", self.sql_name.wrong_arguments(args.exprs.len())),
+        self.check_distinct(args.exprs, args.is_distinct)?;
+        let quantiles = match (self.arguments(args.exprs)?.quantiles, &self.bound) {
+            (Some(quantiles), _) => evaluated_quantiles(self.sql_name, quantiles)?,
+            (None, Some(bound)) => bound.clone(),
+            (None, None) => return plan_err!("{}", self.sql_name.wrong_arguments(args.exprs.len())),
         };
         AnswerSpec::try_new(
             args.expr_fields[0].data_type(),
@@ -130,14 +179,27 @@ impl ExactQuantiles {
         }
     }
 
+    /// The type in which weights of a type are counted.
+    ///
+    /// # Errors
+    /// A planning error for a type whose numbers are no weights.
+    fn weight_type(&self, weight: &DataType) -> Result<DataType> {
+        weight_type(self.sql_name, self.method, weight)
+    }
+
     /// Arguments as a user writes them, with the method that the registered name has.
     fn spelled(&self, args: &[Expr]) -> Vec<Expr> {
         let mut args = args.to_vec();
         if self.sql_name == FunctionName::Median {
             args.truncate(1);
         }
-        if self.method != self.sql_name.methods()[0] {
-            args.push(lit(self.method.to_string()));
+        // A weight stands behind the method.
+        let is_weighted = self.is_weighted(&args);
+        if self.method != self.sql_name.methods()[0] || (is_weighted && self.sql_name.takes_method()) {
+            args.insert(
+                args.len() - usize::from(is_weighted),
+                lit(self.method.to_string()),
+            );
         }
         args
     }
@@ -208,46 +270,55 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
-        match arg_types {
-            [x] if self.bound.is_some() => Ok(vec![self.values_type(x)]),
-            [x, quantiles] => {
-                // Types without an order are refused by `return_type`, whose error reaches the user as it is.
-                Ok(vec![self.values_type(x), quantiles.clone()])
-            }
-            [_, _, _] if self.sql_name.takes_method() => plan_err!(
+        if let [_, _, method, ..] = arg_types
+            && self.sql_name.takes_method()
+            && method.is_string()
+        {
+            return plan_err!(
                 "{} with a method needs its expression planner: register the extension with \
                  datafusion_quantiles::register_all",
                 self.sql_name
-            ),
-            _ => plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len())),
+            );
         }
+        let Arguments { x, quantiles, weight } = self.arguments(arg_types)?;
+        // Types without an order, and those of no weights, are refused by `return_type`, whose error reaches the user as it is.
+        let mut types = vec![self.values_type(x)];
+        types.extend(quantiles.cloned());
+        types.extend(weight.map(|weight| match self.weight_type(weight) {
+            Ok(counted) => counted,
+            Err(_) => weight.clone(),
+        }));
+        Ok(types)
     }
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        let (x, is_list) = match (&self.bound, arg_types) {
-            (Some(bound), [x]) => (x, bound.is_list),
-            (None, [x, quantiles]) => (x, is_list(quantiles)),
-            _ => return plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len())),
+        let Arguments { x, quantiles, weight } = self.arguments(arg_types)?;
+        weight.map(|weight| self.weight_type(weight)).transpose()?;
+        let is_list = match (&self.bound, quantiles) {
+            (_, Some(quantiles)) => is_list(quantiles),
+            (bound, None) => bound.as_ref().is_some_and(|bound| bound.is_list),
         };
         let one = self.method.result_type(&self.values_type(x))?;
         Ok(answer_type(one, is_list))
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let Some(x) = args.input_fields.first() else {
-            return plan_err!("{}", self.sql_name.wrong_arguments(0));
-        };
-        let x = ordered_type(x.data_type());
+        let Arguments { x, weight, .. } = self.arguments(args.input_fields)?;
         // Offsets of 64 bits: one group may hold more values than 32 bits count.
-        Ok(vec![Arc::new(Field::new(
-            format_state_name(args.name, "values"),
-            state_type(&x),
-            true,
-        ))])
+        let field = |name, items: &DataType| {
+            Arc::new(Field::new(
+                format_state_name(args.name, name),
+                state_type(items),
+                true,
+            ))
+        };
+        let values = field("values", &ordered_type(x.data_type()));
+        let weights = weight.map(|_| field("weights", &DataType::UInt64));
+        Ok([values].into_iter().chain(weights).collect())
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(accumulator(self.column(&args)?))
+        Ok(accumulator(self.column(&args)?, self.is_weighted(args.exprs)))
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
@@ -255,7 +326,10 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(groups_accumulator(self.column(&args)?))
+        Ok(groups_accumulator(
+            self.column(&args)?,
+            self.is_weighted(args.exprs),
+        ))
     }
 
     fn supports_null_handling_clause(&self) -> bool {

@@ -36,7 +36,7 @@ impl ExprPlanner for QuantilesExprPlanner {
         let (planned, args) = if let Some(function) = TopKBy::of(&raw.func) {
             topk::plan_call(function, &raw.args, &raw.order_by)?
         } else if let Some(function) = ExactQuantiles::of(&raw.func) {
-            plan_call(function, &raw.args, descending, raw.null_treatment)?
+            plan_call(function, &raw.args, descending, raw.distinct, raw.null_treatment)?
         } else if is_list_of_percentile_cont(&raw.func, &raw.args)? {
             plan_percentile_cont(&raw.args, descending)?
         } else if let Some(function) = RankFunction::of(&raw.func) {
@@ -84,7 +84,7 @@ impl ExprPlanner for QuantilesExprPlanner {
             plan_sketch(function, &raw.args, None, raw.null_treatment)?;
         }
         let (planned, args) = if let Some(function) = ExactQuantiles::of(udaf) {
-            plan_call(function, &raw.args, None, raw.null_treatment)?
+            plan_call(function, &raw.args, None, raw.distinct, raw.null_treatment)?
         } else if let Some(function) = TopKBy::of(udaf) {
             topk::plan_call(function, &raw.args, &[])?
         } else if is_list_of_percentile_cont(udaf, &raw.args)? {
@@ -144,12 +144,13 @@ fn plan_sketch(
     Ok(function.counting_from(descending.unwrap_or(function.is_descending())))
 }
 
-/// The aggregate function that a call of exact quantiles means, and its two arguments. `descending`: the direction of
+/// The aggregate function that a call of exact quantiles means, and its arguments without the method. `descending`: the direction of
 /// `WITHIN GROUP`, if there is one.
 fn plan_call(
     function: &ExactQuantiles,
     args: &[Expr],
     descending: Option<bool>,
+    is_distinct: bool,
     nulls: Option<NullTreatment>,
 ) -> Result<(Arc<AggregateUDF>, Vec<Expr>)> {
     let sql_name = function.sql_name();
@@ -159,22 +160,29 @@ fn plan_call(
     if nulls == Some(NullTreatment::RespectNulls) {
         return plan_err!("{sql_name} skips NULLs: RESPECT NULLS is not allowed");
     }
-    let (x, quantiles, method) = match args {
-        [x, quantiles] => (x, quantiles, function.method()),
-        [x, quantiles, _] if descending.is_some() && constant(quantiles)?.is_none() => {
+    let own = function.method();
+    let (x, quantiles, method, weight) = match args {
+        [x, quantiles] => (x, quantiles, own, None),
+        [x, quantiles, ..] if descending.is_some() && constant(quantiles)?.is_none() => {
             return plan_err!(
                 "{sql_name} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
                  {quantiles}"
             );
         }
         [x, quantiles, method] if sql_name.takes_method() => {
-            (x, quantiles, method_argument(sql_name, method)?)
+            (x, quantiles, method_argument(sql_name, method)?, None)
         }
+        [x, quantiles, method, weight] if sql_name.takes_method() => {
+            (x, quantiles, method_argument(sql_name, method)?, Some(weight))
+        }
+        [x, quantiles, weight] if sql_name.takes_weight() => (x, quantiles, own, Some(weight)),
         _ => return plan_err!("{}", sql_name.wrong_arguments(args.len())),
     };
     QuantileArgument::try_new(sql_name, quantiles)?;
     let planned = variant(sql_name, method, descending.unwrap_or(function.is_descending()));
-    Ok((planned, vec![x.clone(), quantiles.clone()]))
+    let args: Vec<Expr> = [x, quantiles].into_iter().chain(weight).cloned().collect();
+    function.check_distinct(&args, is_distinct)?;
+    Ok((planned, args))
 }
 
 /// Whether a call is of DataFusion's `percentile_cont` with a list of quantiles, which DataFusion refuses.
@@ -195,8 +203,8 @@ fn plan_percentile_cont(args: &[Expr], descending: Option<bool>) -> Result<(Arc<
 
 /// Plans `iqr` as the difference of two quantiles, which share the column and its scan.
 fn plan_iqr(raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
-    let method = iqr_method(&raw.args, raw.null_treatment)?;
-    let [upper, lower] = quartiles(&raw.args[0], method, |func, args| {
+    let method = iqr_method(&raw.args, raw.distinct, raw.null_treatment)?;
+    let [upper, lower] = quartiles(&raw.args[0], method, raw.args.get(2), |func, args| {
         let filter = raw.filter.clone();
         let mut call = AggregateFunction::new_udf(func, args, raw.distinct, filter, Vec::new(), None);
         respell_distinct(&call.func, &mut call.params);
@@ -231,9 +239,10 @@ fn as_written(raw: RawWindowExpr) -> WindowFunction {
 
 /// Plans `iqr` over a window, as [`plan_iqr`].
 fn plan_iqr_window(raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
-    let method = iqr_method(&raw.args, raw.null_treatment)?;
+    let method = iqr_method(&raw.args, raw.distinct, raw.null_treatment)?;
     let written = as_written(raw);
-    let [upper, lower] = quartiles(&written.params.args[0], method, |func, args| {
+    let params = &written.params;
+    let [upper, lower] = quartiles(&params.args[0], method, params.args.get(2), |func, args| {
         let mut call = written.clone();
         call.fun = WindowFunctionDefinition::AggregateUDF(func);
         (call.params.args, call.params.null_treatment) = (args, None);
@@ -245,15 +254,16 @@ fn plan_iqr_window(raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
 /// The method of a call of `iqr`.
 ///
 /// # Errors
-/// A planning error for a wrong number of arguments, and for a method that does not interpolate: the difference of two integers may be
-/// none of their type.
-fn iqr_method(args: &[Expr], nulls: Option<NullTreatment>) -> Result<Method> {
+/// A planning error for a wrong number of arguments, for `DISTINCT` beside a weight, and for a method that does not interpolate: the difference of
+/// two integers may be none of their type.
+fn iqr_method(args: &[Expr], is_distinct: bool, nulls: Option<NullTreatment>) -> Result<Method> {
     if nulls == Some(NullTreatment::RespectNulls) {
         return plan_err!("{} skips NULLs: RESPECT NULLS is not allowed", Iqr::NAME);
     }
     let method = match args {
         [_] => Method::Linear,
-        [_, method] => method_argument(Iqr::NAME, method)?,
+        [_, _, _] if is_distinct => return plan_err!("{} takes DISTINCT or a weight, not both", Iqr::NAME),
+        [_, method] | [_, method, _] => method_argument(Iqr::NAME, method)?,
         _ => return plan_err!("{}", Iqr::wrong_arguments(args.len())),
     };
     if method.interpolates() {

@@ -10,27 +10,34 @@
 
 use std::mem::{size_of, take};
 use std::slice;
-use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, LargeListArray};
-use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{reserve, state_rows};
-use super::collected::{Collected, find_answers};
+use super::collected::{Collected, Merging, reserve};
+use super::states::{items_of, rows_as_states, state_column, state_lists};
+use super::weighted::{WeightedKeys, WeightedStrings};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::key::{KeyBits, KeySpec, Width, kept, with_key};
-use crate::quantile::{AnswerSpec, Found, TypedAnswerSpec, state_item};
+use crate::quantile::{AnswerSpec, Found, TypedAnswerSpec};
 
-/// The accumulator of many groups.
-pub(super) fn groups_accumulator(answer_spec: AnswerSpec) -> Box<dyn GroupsAccumulator> {
-    match answer_spec {
-        AnswerSpec::Bytes(column) => Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column)),
-        AnswerSpec::Keys(column) => with_key!(column.spec().width(), K => {
+/// The accumulator of many groups. `is_weighted`: the last argument has the weights of the values.
+pub(super) fn groups_accumulator(answer_spec: AnswerSpec, is_weighted: bool) -> Box<dyn GroupsAccumulator> {
+    match (answer_spec, is_weighted) {
+        (AnswerSpec::Bytes(column), false) => {
+            Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column))
+        }
+        (AnswerSpec::Bytes(column), true) => {
+            Box::new(QuantilesGroupsAccumulator::<WeightedStrings>::new(column))
+        }
+        (AnswerSpec::Keys(column), false) => with_key!(column.spec().width(), K => {
             Box::new(QuantilesGroupsAccumulator::<Vec<K>>::new(column))
+        }),
+        (AnswerSpec::Keys(column), true) => with_key!(column.spec().width(), K => {
+            Box::new(QuantilesGroupsAccumulator::<WeightedKeys<K>>::new(column))
         }),
     }
 }
@@ -43,6 +50,7 @@ pub(super) struct QuantilesGroupsAccumulator<C: Collected> {
     groups: GroupIds,
     /// Groups seen so far, those without values included.
     group_count: usize,
+    merging: Merging,
 }
 
 /// The group of each value, in the order of values.
@@ -118,7 +126,29 @@ impl<C: Collected> QuantilesGroupsAccumulator<C> {
             values: C::default(),
             groups: GroupIds::default(),
             group_count: 0,
+            merging: Merging::of::<C>(),
         }
+    }
+
+    /// Brings equal values of each group together, once there are many items.
+    fn merge_equal(&mut self) -> Result<()> {
+        let before = self.values.count();
+        if !self.merging.is_due(before) {
+            return Ok(());
+        }
+        let count = self.group_count;
+        let mut segments = self.emitted(EmitTo::All)?;
+        self.group_count = count;
+        let mut groups = GroupIds::default();
+        for (group, ends) in segments.starts.windows(2).enumerate() {
+            let items = &mut segments.items[ends[0]..ends[1]];
+            let distinct = segments.values.merge_equal(items)?;
+            self.values.add_items(&segments.values, &items[..distinct])?;
+            groups.add(group_id(group)?, distinct);
+        }
+        self.groups = groups;
+        self.merging.done(before, self.values.count());
+        Ok(())
     }
 
     /// Takes out the values of the first groups, partitioned by group. The numbers of later groups move down.
@@ -224,18 +254,14 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         total_num_groups: usize,
     ) -> Result<()> {
         self.group_count = total_num_groups;
-        let kept = kept(values[0].as_ref(), opt_filter)?;
+        let (columns, kept) = C::counted(values, opt_filter)?;
         let before = self.groups.each.len();
         extend_groups(&mut self.groups.each, kept.as_ref(), group_indices)?;
         let groups = self.groups.each.len() - before;
         self.groups.add_each(groups);
-        let added = self
-            .values
-            .append(self.column.spec(), &values[0], kept.as_ref())?;
-        if groups == added {
-            Ok(())
-        } else {
-            internal_err!("exact_quantiles: {groups} groups for {added} values")
+        match self.values.append(self.column.spec(), &columns)? {
+            added if added == groups => self.merge_equal(),
+            added => internal_err!("exact_quantiles: {groups} groups for {added} values"),
         }
     }
 
@@ -246,17 +272,36 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         let (mut found, mut counts) = (Found::default(), Vec::new());
         for ends in segments.starts.windows(2) {
             let items = &mut segments.items[ends[0]..ends[1]];
-            counts.push(find_answers(column, values, items, |n| plans.of(n), &mut found)?);
+            counts.push(values.find(column, items, |n| plans.of(n), &mut found)?);
         }
         let answers = C::answers(column.quantile_spec(), column.spec(), &found)?;
         column.group_rows(answers, &counts)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        let segments = self.emitted(emit_to)?;
-        let values = segments.values.array(self.column.spec(), &segments.items)?;
-        let lengths = segments.starts.windows(2).map(|ends| ends[1] - ends[0]);
-        Ok(vec![state_column(values, lengths.collect())?])
+        let Segments {
+            values,
+            mut items,
+            starts,
+        } = self.emitted(emit_to)?;
+        // Distinct values of a group stand at its front, and groups move down behind each other.
+        let merges = self.merging.is_useful();
+        let (mut lengths, mut end) = (Vec::with_capacity(starts.len() - 1), 0);
+        for ends in starts.windows(2) {
+            let group = &mut items[ends[0]..ends[1]];
+            let count = if merges {
+                values.merge_equal(group)?
+            } else {
+                group.len()
+            };
+            items.copy_within(ends[0]..ends[0] + count, end);
+            end += count;
+            lengths.push(count);
+        }
+        let columns = values.columns(self.column.spec(), &items[..end])?.into_iter();
+        columns
+            .map(|column| state_column(column, lengths.clone()))
+            .collect()
     }
 
     fn merge_batch(
@@ -266,8 +311,9 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         total_num_groups: usize,
     ) -> Result<()> {
         self.group_count = total_num_groups;
-        let states = state_rows(values)?;
-        if states.null_count() > 0 || states.len() != group_indices.len() {
+        let lists = state_lists(values)?;
+        let states = lists[0];
+        if lists.iter().any(|list| list.null_count() > 0) || states.len() != group_indices.len() {
             return internal_err!(
                 "{} states, {} of them NULL, for {} groups",
                 states.len(),
@@ -275,16 +321,17 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
                 group_indices.len()
             );
         }
-        let offsets = states.offsets();
-        for (length, &group) in offsets.lengths().zip(group_indices) {
+        for (length, &group) in states.offsets().lengths().zip(group_indices) {
             self.groups.add(group_id(group)?, length);
         }
-        let start = offsets.first().map_or(0, |start| *start as usize);
-        let end = offsets.last().map_or(0, |end| *end as usize);
-        let values = states.values().slice(start, end - start);
-        match self.values.append(self.column.spec(), &values, None)? {
-            added if added == end - start => Ok(()),
-            added => internal_err!("exact_quantiles: {added} of {} values in states", end - start),
+        let columns: Vec<ArrayRef> = lists.iter().map(|list| items_of(list)).collect();
+        let length = columns[0].len();
+        self.merging.expect(length);
+        match C::counted(&columns, None)? {
+            (columns, None) if self.values.append(self.column.spec(), &columns)? == length => {
+                self.merge_equal()
+            }
+            _ => internal_err!("exact_quantiles: {length} values in states do not all count"),
         }
     }
 
@@ -293,7 +340,8 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        rows_as_states(&values[0], opt_filter)
+        let (columns, kept) = C::counted(values, opt_filter)?;
+        rows_as_states(columns, kept.as_ref(), values[0].len())
     }
 
     fn size(&self) -> usize {
@@ -302,27 +350,10 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
     }
 }
 
-/// The state column of rows, one state for each row: its value, or none if it is NULL or does not pass the filter.
-pub(super) fn rows_as_states(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
-    let state = match kept(values.as_ref(), opt_filter)? {
-        None => state_column(Arc::clone(values), vec![1; values.len()])?,
-        Some(kept) => {
-            let lengths = kept.values().iter().map(usize::from).collect();
-            state_column(filter(values.as_ref(), &kept)?, lengths)?
-        }
-    };
-    Ok(vec![state])
-}
-
-/// A state column of lists: row `row` has the next `lengths[row]` of `values`.
-pub(super) fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<ArrayRef> {
-    let item = state_item(values.data_type());
-    let offsets = OffsetBuffer::from_lengths(lengths);
-    Ok(Arc::new(LargeListArray::try_new(item, offsets, values, None)?))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use datafusion::arrow::array::{AsArray, Int32Array};
     use datafusion::arrow::datatypes::{DataType, Int32Type};
 

@@ -1,4 +1,4 @@
-//! `iqr(x [, method])`: the distance between the quartiles.
+//! `iqr(x [, method [, weight]])`: the distance between the quartiles.
 //!
 //! ```text
 //! iqr(x)  ->  exact_quantiles_linear(x, 0.75) - exact_quantiles_linear(x, 0.25)
@@ -36,19 +36,24 @@ impl Iqr {
     /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(count: usize) -> String {
         format!(
-            "{} takes 1 or 2 arguments, got {count}: the values, and optionally the name of a method",
+            "{} takes 1 to 3 arguments, got {count}: the values, and optionally the name of a method, and behind it a weight",
             Self::NAME
         )
     }
 }
 
-/// The upper and the lower quartile of `x`. `call` makes a call of a function and its arguments.
+/// The upper and the lower quartile of `x`, where each row counts as often as `weight` says, or once. `call` makes a call of a function and its
+/// arguments.
 pub(super) fn quartiles(
     x: &Expr,
     method: Method,
+    weight: Option<&Expr>,
     call: impl Fn(Arc<AggregateUDF>, Vec<Expr>) -> Expr,
 ) -> [Expr; 2] {
-    [0.75, 0.25].map(|quantile| call(aggregate(method, false), vec![x.clone(), lit(quantile)]))
+    [0.75, 0.25].map(|quantile| {
+        let args = [x.clone(), lit(quantile)].into_iter().chain(weight.cloned());
+        call(aggregate(method, false), args.collect())
+    })
 }
 
 fn unplanned<T>() -> Result<T> {

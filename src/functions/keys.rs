@@ -11,12 +11,10 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::accumulator::reserve;
-use super::collected::{Collected, Frame};
-use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
+use super::collected::{Collected, Frame, Ranking, counted_values, find_answers, reserve};
+use crate::kernel::cpu::groups::segments::{Plan, select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
 use crate::quantile::{Found, Interpolation, Picks, QuantileSpec, TypedAnswerSpec};
 use crate::select::ordered::OrderedKeys;
@@ -27,14 +25,18 @@ impl<K: Key> Collected for Vec<K> {
     type Value<'a> = KeyBits;
     type Frame = KeyFrame<K>;
 
-    fn append(&mut self, spec: &KeySpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
-        let dense = match kept {
-            None => Arc::clone(values),
-            Some(kept) => filter(values.as_ref(), kept)?,
-        };
-        reserve(self, dense.len())?;
-        spec.append_keys(dense.as_ref(), self)?;
-        Ok(dense.len())
+    fn counted(
+        args: &[ArrayRef],
+        filter: Option<&BooleanArray>,
+    ) -> Result<(Vec<ArrayRef>, Option<BooleanArray>)> {
+        counted_values(args, filter)
+    }
+
+    fn append(&mut self, spec: &KeySpec, columns: &[ArrayRef]) -> Result<usize> {
+        let values = &columns[0];
+        reserve(self, values.len())?;
+        spec.append_keys(values.as_ref(), self)?;
+        Ok(values.len())
     }
 
     fn take_out(
@@ -42,22 +44,7 @@ impl<K: Key> Collected for Vec<K> {
         runs: impl Iterator<Item = (Option<usize>, usize)>,
         items: &mut [K],
     ) -> Result<Self> {
-        let (mut from, mut stay) = (0, 0);
-        for (to, length) in runs {
-            match to {
-                Some(to) if length == 1 => items[to] = self[from],
-                Some(to) => items[to..to + length].copy_from_slice(&self[from..from + length]),
-                None => {
-                    self.copy_within(from..from + length, stay);
-                    stay += length;
-                }
-            }
-            from += length;
-        }
-        self.truncate(stay);
-        if stay == 0 {
-            *self = Vec::new();
-        }
+        take_runs(self, runs, items);
         // A key is its own value.
         Ok(Vec::new())
     }
@@ -66,28 +53,65 @@ impl<K: Key> Collected for Vec<K> {
         with(&Vec::new(), self)
     }
 
-    fn select(&self, items: &mut [K], ranks: &[u64]) {
-        select_ranks(items, ranks);
+    fn find(
+        &self,
+        column: &TypedAnswerSpec,
+        items: &mut [K],
+        plan_of: impl FnOnce(u64) -> Arc<Plan>,
+        found: &mut Found<KeyBits>,
+    ) -> Result<u64> {
+        let ranking = Ranking {
+            select: &|items, ranks| select_ranks(items, ranks),
+            sort_distinct: &|items| sorted_distinct(items).len(),
+            value: &K::to_bits,
+        };
+        find_answers(column, items, &ranking, plan_of, found)
     }
 
-    fn sort_distinct<'a>(&self, items: &'a mut [K]) -> &'a mut [K] {
-        sorted_distinct(items)
+    fn add_items(&mut self, _other: &Self, items: &[K]) -> Result<()> {
+        reserve(self, items.len())?;
+        self.extend_from_slice(items);
+        Ok(())
     }
 
-    fn value(&self, item: K) -> KeyBits {
-        item.to_bits()
+    fn count(&self) -> usize {
+        self.len()
     }
 
     fn answers(quantile_spec: &QuantileSpec, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
         quantile_spec.values(spec, found)
     }
 
-    fn array(&self, spec: &KeySpec, items: &[K]) -> Result<ArrayRef> {
-        spec.values_of(items)
+    fn columns(&self, spec: &KeySpec, items: &[K]) -> Result<Vec<ArrayRef>> {
+        Ok(vec![spec.values_of(items)?])
     }
 
     fn held_bytes(&self) -> usize {
         self.capacity() * size_of::<K>()
+    }
+}
+
+/// Takes items out of `all` by runs: see [`Collected::take_out`].
+pub(super) fn take_runs<T: Copy>(
+    all: &mut Vec<T>,
+    runs: impl Iterator<Item = (Option<usize>, usize)>,
+    items: &mut [T],
+) {
+    let (mut from, mut stay) = (0, 0);
+    for (to, length) in runs {
+        match to {
+            Some(to) if length == 1 => items[to] = all[from],
+            Some(to) => items[to..to + length].copy_from_slice(&all[from..from + length]),
+            None => {
+                all.copy_within(from..from + length, stay);
+                stay += length;
+            }
+        }
+        from += length;
+    }
+    all.truncate(stay);
+    if stay == 0 {
+        *all = Vec::new();
     }
 }
 
@@ -176,8 +200,35 @@ impl FrameAnswers {
 /// A window frame of keys.
 #[derive(Debug)]
 pub(super) struct KeyFrame<K> {
-    tree: OrderedKeys<K>,
+    pub(super) tree: OrderedKeys<K>,
     answers: FrameAnswers,
+}
+
+impl<K: Key> KeyFrame<K> {
+    /// A frame without values.
+    ///
+    /// # Errors
+    /// Those of types that the method cannot interpolate.
+    pub(super) fn empty(column: &TypedAnswerSpec) -> Result<Self> {
+        Ok(Self {
+            tree: OrderedKeys::new(column.is_distinct()),
+            answers: FrameAnswers::try_new(column)?,
+        })
+    }
+
+    /// The answer for a row that has this frame.
+    ///
+    /// # Errors
+    /// Those of building an array.
+    pub(super) fn row(&mut self, column: &TypedAnswerSpec) -> Result<ScalarValue> {
+        let tree = &self.tree;
+        self.answers.row(column, tree.len(), &|rank| key_at(tree, rank))
+    }
+
+    /// Bytes held.
+    pub(super) fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.tree.size()
+    }
 }
 
 /// The key of a rank, from 1, in a frame.
@@ -191,34 +242,32 @@ pub(super) fn key_at<K: Key>(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits
 
 impl<K: Key> Frame<Vec<K>> for KeyFrame<K> {
     fn of(column: &TypedAnswerSpec, values: Vec<K>) -> Result<Self> {
-        let mut tree = OrderedKeys::new(column.is_distinct());
-        values.into_iter().try_for_each(|key| tree.insert(key))?;
-        let answers = FrameAnswers::try_new(column)?;
-        Ok(Self { tree, answers })
+        let mut frame = Self::empty(column)?;
+        values.into_iter().try_for_each(|key| frame.tree.insert(key))?;
+        Ok(frame)
     }
 
-    fn insert(&mut self, column: &TypedAnswerSpec, values: &ArrayRef) -> Result<()> {
+    fn insert(&mut self, column: &TypedAnswerSpec, args: &[ArrayRef]) -> Result<()> {
         let insert = |key| self.tree.insert(K::from_bits(key));
-        column.spec().for_each_key(values.as_ref(), insert)
+        column.spec().for_each_key(args[0].as_ref(), insert)
     }
 
-    fn remove(&mut self, column: &TypedAnswerSpec, values: &ArrayRef) -> Result<()> {
+    fn remove(&mut self, column: &TypedAnswerSpec, args: &[ArrayRef]) -> Result<()> {
         let remove = |key| self.tree.remove(K::from_bits(key));
-        column.spec().for_each_key(values.as_ref(), remove)
+        column.spec().for_each_key(args[0].as_ref(), remove)
     }
 
     fn answer(&mut self, column: &TypedAnswerSpec) -> Result<ScalarValue> {
-        let tree = &self.tree;
-        self.answers.row(column, tree.len(), &|rank| key_at(tree, rank))
+        self.row(column)
     }
 
-    fn array(&self, spec: &KeySpec) -> Result<ArrayRef> {
+    fn columns(&self, spec: &KeySpec) -> Result<Vec<ArrayRef>> {
         let copies = |(key, copies)| std::iter::repeat_n(key, copies as usize);
         let keys: Vec<K> = self.tree.iter().flat_map(copies).collect();
-        spec.values_of(&keys)
+        Ok(vec![spec.values_of(&keys)?])
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + self.tree.size()
+        self.held_bytes()
     }
 }

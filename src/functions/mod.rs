@@ -10,6 +10,7 @@
 //! exact_quantiles(x, 0.5, 'Linear')                      -> exact_quantiles_linear(x, 0.5)
 //! exact_quantiles(0.5) WITHIN GROUP (ORDER BY x DESC)    -> exact_quantiles_desc(x, 0.5)
 //! percentile_disc(0.5) WITHIN GROUP (ORDER BY x)         -> percentile_disc(x, 0.5)
+//! exact_quantiles(x, 0.5, 'linear', w)                   -> exact_quantiles_linear(x, 0.5, w), each row counts w times
 //! ```
 //! Since the function's name has the pair in it, the pair also survives where a plan travels with the names of its functions only.
 
@@ -29,9 +30,11 @@ mod mutated;
 mod names;
 mod percentile_cont;
 pub(crate) mod ranks;
+mod states;
 mod strings;
 pub(crate) mod topk;
 mod types;
+mod weighted;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -63,6 +66,9 @@ pub(crate) use types::ordered_type;
 /// Name of the function that a user writes.
 pub(crate) const EXACT_QUANTILES: &str = "exact_quantiles";
 
+/// Name of Spark's function.
+pub(crate) const PERCENTILE: &str = "percentile";
+
 static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
     let methods = |sql_name: FunctionName| sql_name.methods().iter().map(move |method| (sql_name, *method));
     FunctionName::ALL
@@ -82,12 +88,13 @@ pub fn all_aggregates() -> &'static [Arc<AggregateUDF>] {
 
 /// `exact_quantiles` for one method and direction; `descending` counts from the greatest value.
 ///
-/// Called with two arguments: the values, and a constant number or list of numbers in [0, 1].
+/// Called with two arguments, the values and a constant number or list of numbers in [0, 1], or three: the third is how often each row counts.
 pub fn aggregate(method: Method, descending: bool) -> Arc<AggregateUDF> {
     let function = match method {
         // DataFusion's own methods have a name each.
         Method::Median => FunctionName::Median,
         Method::PercentileCont => FunctionName::PercentileCont,
+        Method::SparkPercentile => FunctionName::Percentile,
         _ => FunctionName::ExactQuantiles,
     };
     variant(function, method, descending)
@@ -135,9 +142,34 @@ pub mod expr_fn {
         call(aggregate(method, descending), vec![x, quantiles])
     }
 
+    /// Exact quantiles of `x`, where each row counts as often as `weight` says: an integer, or a decimal. NULL, and a row of weight 0, count not
+    /// at all.
+    ///
+    /// ```
+    /// # use datafusion::prelude::*;
+    /// # use datafusion_quantiles::functions::expr_fn::exact_quantiles_weighted;
+    /// # use datafusion_quantiles::Method;
+    /// let p99 = exact_quantiles_weighted(col("latency"), lit(0.99), col("requests"), Method::Disc, false);
+    /// ```
+    pub fn exact_quantiles_weighted(
+        x: Expr,
+        quantiles: Expr,
+        weight: Expr,
+        method: Method,
+        descending: bool,
+    ) -> Expr {
+        call(aggregate(method, descending), vec![x, quantiles, weight])
+    }
+
+    /// Spark's `percentile` of the numbers `x`, with Spark's arithmetic. Each row counts as often as `frequency` says, or once.
+    pub fn percentile(x: Expr, percentages: Expr, frequency: Option<Expr>) -> Expr {
+        let args = [x, percentages].into_iter().chain(frequency).collect();
+        call(aggregate(Method::SparkPercentile, false), args)
+    }
+
     /// The distance between the quartiles of `x`, by a method that interpolates. NULLs are skipped.
     pub fn iqr(x: Expr, method: Method) -> Expr {
-        let [upper, lower] = quartiles(&x, method, call);
+        let [upper, lower] = quartiles(&x, method, None, call);
         upper - lower
     }
 

@@ -71,6 +71,11 @@ fn calls() -> Vec<AggregateFunctionExpr> {
     for (values, distinct) in [("f", false), ("f", true), ("i", false), ("s", false), ("s", true)] {
         calls.push(call(&exact, vec![column(values), half()], distinct).unwrap());
     }
+    for values in ["f", "i", "s"] {
+        for function in [Arc::clone(&exact), guarded(&exact)] {
+            calls.push(call(&function, vec![column(values), half(), column("i")], false).unwrap());
+        }
+    }
     calls.push(call(&guarded(&exact), vec![column("i"), half()], false).unwrap());
     calls.push(call(&guarded(&count_udaf()), vec![column("i")], false).unwrap());
     for name in [

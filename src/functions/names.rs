@@ -21,17 +21,20 @@ pub(crate) enum FunctionName {
     Median,
     /// DataFusion's `percentile_cont`, while `quantiles.replace_builtins` is on.
     PercentileCont,
+    /// Spark's `percentile(x, p [, frequency])`.
+    Percentile,
 }
 
 impl FunctionName {
     /// All names.
-    pub(crate) const ALL: [FunctionName; 6] = [
+    pub(crate) const ALL: [FunctionName; 7] = [
         FunctionName::ExactQuantiles,
         FunctionName::PercentileDisc,
         FunctionName::QuantileDisc,
         FunctionName::QuantileCont,
         FunctionName::Median,
         FunctionName::PercentileCont,
+        FunctionName::Percentile,
     ];
 
     /// The name in SQL.
@@ -43,6 +46,7 @@ impl FunctionName {
             FunctionName::QuantileCont => "quantile_cont",
             FunctionName::Median => "median",
             FunctionName::PercentileCont => "percentile_cont",
+            FunctionName::Percentile => "percentile",
         }
     }
 
@@ -54,6 +58,7 @@ impl FunctionName {
             FunctionName::QuantileCont => &[Method::Linear],
             FunctionName::Median => &[Method::Median],
             FunctionName::PercentileCont => &[Method::PercentileCont],
+            FunctionName::Percentile => &[Method::SparkPercentile],
         }
     }
 
@@ -65,6 +70,11 @@ impl FunctionName {
     /// Whether a third argument names the method.
     pub(super) fn takes_method(self) -> bool {
         self.methods().len() > 1
+    }
+
+    /// Whether the last argument may be how often each row counts.
+    pub(super) fn takes_weight(self) -> bool {
+        !self.is_builtin()
     }
 
     /// The registered name of the aggregate function for one of [`Self::methods`] and one direction.
@@ -86,15 +96,18 @@ impl FunctionName {
 
     /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(self, count: usize) -> String {
-        let (takes, method) = if self.takes_method() {
-            ("2 or 3", ", and optionally the name of a method")
-        } else {
-            ("2", "")
+        let (takes, more) = match (self.takes_method(), self.takes_weight()) {
+            (true, _) => (
+                "2 to 4",
+                ", and optionally the name of a method, and behind it a weight",
+            ),
+            (false, true) => ("2 or 3", ", and optionally a weight"),
+            (false, false) => ("2", ""),
         };
-        let and = if self.takes_method() { "," } else { " and" };
+        let and = if more.is_empty() { " and" } else { "," };
         format!(
             "{self} takes {takes} arguments, got {count}: the values{and} a constant quantile or list of quantiles \
-             from 0 to 1{method}"
+             from 0 to 1{more}"
         )
     }
 }

@@ -76,6 +76,8 @@ impl CallSpec<QuantilesAsked> {
         let args = call.params.args.as_slice();
         let (quantiles, method, descending, sampled, is_builtin) =
             match (ExactQuantiles::of(&call.func), GkFunction::of(&call.func)) {
+                // Values with weights are collected by the function's own accumulators.
+                (Some(function), _) if function.is_weighted(args) => return Ok(None),
                 (Some(function), _) => {
                     let [_, quantiles] = args else {
                         return internal_err!(

@@ -152,10 +152,12 @@ pub(super) fn check_calls(plan: &LogicalPlan) -> Result<()> {
 
 /// Checks the constants of `expr`, if it is a call of one of this crate's functions.
 fn check_call(expr: &Expr) -> Result<()> {
-    let (function, args): (&AggregateUDF, _) = match expr {
-        Expr::AggregateFunction(call) => (&call.func, &call.params.args),
+    let (function, args, is_distinct): (&AggregateUDF, _, _) = match expr {
+        Expr::AggregateFunction(call) => (&call.func, &call.params.args, call.params.distinct),
         Expr::WindowFunction(call) => match &call.fun {
-            WindowFunctionDefinition::AggregateUDF(function) => (function, &call.params.args),
+            WindowFunctionDefinition::AggregateUDF(function) => {
+                (function, &call.params.args, call.params.distinct)
+            }
             WindowFunctionDefinition::WindowUDF(_) => return Ok(()),
         },
         _ => return Ok(()),
@@ -171,6 +173,7 @@ fn check_call(expr: &Expr) -> Result<()> {
     }
     match (ExactQuantiles::of(function), args.get(1)) {
         (Some(function), Some(quantiles)) => {
+            function.check_distinct(args, is_distinct)?;
             QuantileArgument::try_new(function.sql_name(), quantiles).map(drop)
         }
         _ => Ok(()),

@@ -179,8 +179,8 @@ impl QueryPlanner for QuantilesPlanner {
         let mut rewritten = replaced
             .transform_data(answer_exactly)?
             .transform_data(bind_constants)?
-            .transform_data(rewrite)?
             .transform_data(bind_quantiles)?
+            .transform_data(rewrite)?
             .transform_data(bind_rows)?;
         if self.staged {
             rewritten = rewritten.transform_data(|plan| into_stages(plan, options.strategy))?;

@@ -19,7 +19,8 @@ use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::ranks::rank_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{
-    EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, iqr_aggregate, unaliased,
+    EXACT_QUANTILES, ExactQuantiles, PERCENTILE, QuantilesExprPlanner, all_aggregates, iqr_aggregate,
+    unaliased,
 };
 
 type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -195,7 +196,14 @@ impl SessionStateBuilderExt for SessionStateBuilder {
                 .chain(gk_aggregates())
                 .chain(topk_aggregates())
                 .chain(rank_aggregates());
-            functions.extend(ours.cloned());
+            // Another crate's function of a name that is Spark's stays.
+            let is_taken = functions.iter().any(|function| {
+                function.name() == PERCENTILE || function.aliases().iter().any(|alias| alias == PERCENTILE)
+            });
+            functions.extend(
+                ours.filter(|function| !is_taken || function.name() != PERCENTILE)
+                    .cloned(),
+            );
             functions.push(Arc::clone(iqr_aggregate()));
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().cloned());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, LargeListArray, ListArray, UInt64Array};
+use datafusion::arrow::array::{Array, ArrayRef, ListArray, UInt64Array};
 use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
 use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
@@ -195,17 +195,6 @@ impl<S: Typed> TypedAnswerSpec<S> {
         });
         let indices = indices.collect::<UInt64Array>();
         Ok(take(answers.as_ref(), &indices, None)?)
-    }
-
-    /// The accumulator state of one group: a list of its values.
-    pub(crate) fn state_of(&self, values: ArrayRef) -> Result<Vec<ScalarValue>> {
-        let list = LargeListArray::try_new(
-            state_item(self.spec.data_type()),
-            OffsetBuffer::from_lengths([values.len()]),
-            values,
-            None,
-        )?;
-        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
     }
 }
 

@@ -3,7 +3,7 @@
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{Result, plan_err};
 
-use super::{Method, builtin};
+use super::{Method, builtin, spark};
 use crate::key::{KeySpec, Order};
 
 impl Method {
@@ -17,6 +17,9 @@ impl Method {
         if self.is_builtin() {
             KeySpec::try_new(data_type)?;
             return builtin::result_type(self, data_type);
+        }
+        if self == Method::SparkPercentile {
+            return spark::result_type(data_type);
         }
         if !self.interpolates() {
             return Ok(data_type.clone());

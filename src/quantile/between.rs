@@ -3,7 +3,7 @@
 use datafusion::arrow::datatypes::{DataType, i256};
 use datafusion::common::{Result, internal_datafusion_err};
 
-use super::{Fraction, Method, Pick, builtin};
+use super::{Fraction, Method, Pick, builtin, spark};
 use crate::key::{KeyBits, KeySpec};
 
 /// The interpolation between values of one column by one method.
@@ -24,6 +24,8 @@ enum NumberKind {
     Integers,
     /// Integers in the result's unit, this many of which make one unit of the column.
     Scaled(i128),
+    /// Float64, between decimals of this scale.
+    Decimals(i8),
 }
 
 impl Interpolation {
@@ -32,6 +34,9 @@ impl Interpolation {
         let result = method.key_spec(&method.result_type(spec.data_type())?)?;
         let kind = match (spec.data_type(), result.data_type()) {
             (Float16 | Float32 | Float64, _) => NumberKind::Floats,
+            (Decimal32(_, scale) | Decimal64(_, scale) | Decimal128(_, scale), Float64) => {
+                NumberKind::Decimals(*scale)
+            }
             (_, Float64) => NumberKind::Integers,
             (Date32, Timestamp(..)) => NumberKind::Scaled(86_400_000),
             _ => NumberKind::Scaled(1),
@@ -73,6 +78,7 @@ impl Interpolation {
             return Ok(self.result.float_key(match self.method {
                 Method::Median => builtin::mean(low, high, |sum| self.result.rounded(sum)),
                 Method::PercentileCont => builtin::between(low, high, weight),
+                Method::SparkPercentile => spark::between(low, high, low == high, weight),
                 _ => lerp_floats(low, high, weight),
             }));
         }
@@ -84,6 +90,15 @@ impl Interpolation {
             NumberKind::Scaled(unit) => {
                 let value = lerp_rounded(low * unit, high * unit, weight);
                 self.result.integer_key(value)
+            }
+            NumberKind::Decimals(scale) => {
+                let [from, to] = [low, high].map(|digits| spark::decimal(digits, scale));
+                self.result
+                    .float_key(spark::between(from, to, low == high, weight))
+            }
+            _ if self.method == Method::SparkPercentile => {
+                let value = spark::between(low as f64, high as f64, low == high, weight);
+                self.result.float_key(value)
             }
             _ => self.result.float_key(lerp_integers(low, high, weight)),
         })

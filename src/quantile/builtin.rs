@@ -9,9 +9,6 @@ use datafusion::common::{Result, plan_err};
 
 use super::{Fraction, Method, Pick, Quantile};
 
-/// A weight is a multiple of one part in this number, 2^126: every `f64` from 2^-73 on is.
-const WEIGHTS: f64 = (1_u128 << 126) as f64;
-
 /// The column's own type, for the types that DataFusion gives to these functions.
 pub(super) fn result_type(method: Method, data_type: &DataType) -> Result<DataType> {
     use DataType::*;
@@ -44,14 +41,10 @@ pub(super) fn pick(method: Method, quantile: Quantile, descending: bool, n: u64)
     }
     let position = q * (n - 1) as f64;
     let below = position.floor();
-    let weight = (position - below) * WEIGHTS;
     Pick {
-        low: (below as u64 + 1).min(n),
-        high: (position.ceil() as u64 + 1).min(n),
-        weight: Fraction {
-            num: weight as u128,
-            den: WEIGHTS as u128,
-        },
+        low: (below as u64).min(n - 1) + 1,
+        high: (position.ceil() as u64).min(n - 1) + 1,
+        weight: Fraction::of_float(position - below),
     }
 }
 

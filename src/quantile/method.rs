@@ -42,6 +42,8 @@ pub enum Method {
     MedianUnbiased,
     /// Linear interpolation at rank `q (n + 1/4) + 3/8`, nearly without bias for normal distributions.
     NormalUnbiased,
+    /// Spark's own `percentile`, in its arithmetic. Not a name that users write.
+    SparkPercentile,
 }
 
 impl Method {
@@ -77,6 +79,11 @@ impl Method {
             self,
             Method::Disc | Method::Lower | Method::Higher | Method::Nearest | Method::ClosestObservation
         )
+    }
+
+    /// Whether the answer depends on nothing but the share of the rows at each value, so that it stays when every row is taken equally often.
+    pub(crate) fn is_of_shares(self) -> bool {
+        matches!(self, Method::Disc | Method::AveragedInvertedCdf)
     }
 
     /// Whether the rule is DataFusion's own.
@@ -116,6 +123,7 @@ impl Display for Method {
             Method::NormalUnbiased => "normal_unbiased",
             Method::Median => "median",
             Method::PercentileCont => "percentile_cont",
+            Method::SparkPercentile => "percentile",
         })
     }
 }

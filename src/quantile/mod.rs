@@ -16,6 +16,7 @@ mod pick;
 #[cfg(feature = "ballista")]
 mod plan_bytes;
 mod position;
+mod spark;
 mod spec;
 #[cfg(test)]
 mod tests;

@@ -209,7 +209,7 @@ impl Quantiles {
     }
 }
 
-/// A fraction in [0, 1): `num / den`, `den <= 10^38`.
+/// A fraction in [0, 1): `num / den` with `0 < den < 2^127`, or an `f64`, whose bits are `num` while `den` is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fraction {
     pub(super) num: u128,
@@ -219,7 +219,18 @@ pub(super) struct Fraction {
 impl Fraction {
     pub(super) const HALF: Fraction = Fraction { num: 1, den: 2 };
 
+    /// A fraction that a method computes in `f64`, and from which it computes in `f64`.
+    pub(super) fn of_float(value: f64) -> Self {
+        Self {
+            num: value.to_bits().into(),
+            den: 0,
+        }
+    }
+
     pub(super) fn to_f64(self) -> f64 {
-        self.num as f64 / self.den as f64
+        match self.den {
+            0 => f64::from_bits(self.num as u64),
+            den => self.num as f64 / den as f64,
+        }
     }
 }

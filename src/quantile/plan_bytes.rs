@@ -8,8 +8,8 @@ use crate::wire::{Reader, put};
 
 /// Every method. Its number in a message is that of its variant.
 fn methods() -> impl Iterator<Item = Method> {
-    let builtins = [Method::Median, Method::PercentileCont];
-    Method::ALL.into_iter().chain(builtins)
+    let others = [Method::Median, Method::PercentileCont, Method::SparkPercentile];
+    Method::ALL.into_iter().chain(others)
 }
 
 impl Method {
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_is_no_quantile_is_an_error() {
         for bytes in [
-            [15, 0, 0, 1].as_slice(),
+            [16, 0, 0, 1].as_slice(),
             &[0, 2, 0, 1],
             &[0, 0, 1, 2, 0, 1],
             &[0, 0, 1, 10, 2, 1],

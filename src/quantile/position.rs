@@ -83,7 +83,7 @@ impl Quantile {
         if let Some(line) = Line::of(method) {
             return Some(match self.on(line, n) {
                 None => Pick::at(1),
-                Some((floor, _)) if floor + 1 >= n => Pick::at(n),
+                Some((floor, _)) if floor >= n - 1 => Pick::at(n),
                 Some((floor, fraction)) if fraction.num == 0 => Pick::at(floor + 1),
                 Some((floor, fraction)) => between(floor + 1, fraction),
             });

@@ -3,7 +3,7 @@
 use datafusion::arrow::array::{ArrayRef, new_null_array};
 use datafusion::common::Result;
 
-use super::{Found, Fraction, Interpolation, Method, Pick, Picks, Quantile, builtin};
+use super::{Found, Fraction, Interpolation, Method, Pick, Picks, Quantile, builtin, spark};
 use crate::key::{KeyBits, KeySpec};
 
 /// The question of one call: which quantiles, by which method, from which end.
@@ -23,10 +23,13 @@ impl QuantileSpec {
         if self.method.is_builtin() {
             return builtin::pick(self.method, quantile, self.descending, n);
         }
-        let pick = quantile.pick_by(self.method, n);
-        let mut pick = pick.unwrap_or_else(|| self.pick_among_gaps(quantile, n));
+        let mut pick = match quantile.pick_by(self.method, n) {
+            Some(pick) => pick,
+            None if self.method == Method::SparkPercentile => spark::pick(quantile, n),
+            None => self.pick_among_gaps(quantile, n),
+        };
         if self.descending {
-            (pick.low, pick.high) = (n + 1 - pick.low, n + 1 - pick.high);
+            (pick.low, pick.high) = (n - (pick.low - 1), n - (pick.high - 1));
         }
         pick
     }

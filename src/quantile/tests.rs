@@ -53,6 +53,25 @@ fn ranks_are_exact() {
 }
 
 #[test]
+fn positions_stay_among_as_many_values_as_are_counted() {
+    let methods = Method::ALL.into_iter().chain([Method::SparkPercentile]);
+    for method in methods {
+        for n in [1, 2, 3, u64::MAX - 1, u64::MAX] {
+            for q in [0.0, 1e-300, 0.07, 0.5, 0.999_999_999_999_999_9, 1.0] {
+                for descending in [false, true] {
+                    let pick = quantile_spec(&[q], method, descending).pick(quantile(q), n);
+                    let (least, most) = (pick.low.min(pick.high), pick.low.max(pick.high));
+                    assert!(
+                        1 <= least && most <= n && most - least <= 1,
+                        "{method} {q} of {n}: {pick:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn narrow_products_are_those_of_any_width() {
     for q in [
         0.0,

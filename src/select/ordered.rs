@@ -6,7 +6,7 @@
 //! leaf    [k1 k2 k3 k4] [k5 ..] [k9 ..]     distinct keys, each with its number of copies
 //! ```
 //! Insertion, removal and the key of a rank each follow one path from the root: logarithmic in the number of distinct keys, and at
-//! most the keys of one leaf move. A distinct key takes 8 to 20 bytes in a full leaf; on average at least a quarter of a leaf is in
+//! most the keys of one leaf move. A distinct key takes 12 to 24 bytes in a full leaf; on average at least a quarter of a leaf is in
 //! use. Many copies of one key take the memory of one. It loses to a heap or a sort where all ranks are asked for at once after the last
 //! change: that is what the other files of this module do.
 
@@ -32,14 +32,17 @@ pub(crate) struct OrderedKeys<K> {
     height: u32,
     /// Whether a key counts once, however many copies there are.
     distinct: bool,
+    /// Number of ranks: values, or distinct ones.
     count: u64,
+    /// Number of all copies of all keys.
+    copies: u64,
 }
 
 #[derive(Debug, Default)]
 struct Leaf<K> {
     keys: Vec<K>,
     /// Number of copies of each key, at least 1.
-    copies: Vec<u32>,
+    copies: Vec<u64>,
     /// Ranks in the leaf: values, or distinct ones.
     count: u64,
 }
@@ -108,7 +111,7 @@ impl<K: Copy> Leaf<K> {
         self.count = if distinct {
             self.keys.len() as u64
         } else {
-            self.copies.iter().map(|&copies| u64::from(copies)).sum()
+            self.copies.iter().sum()
         };
         self
     }
@@ -119,7 +122,7 @@ impl<K: Copy> Leaf<K> {
             return self.keys.get(index as usize).copied();
         }
         for (key, copies) in self.keys.iter().zip(&self.copies) {
-            match index.checked_sub((*copies).into()) {
+            match index.checked_sub(*copies) {
                 None => return Some(*key),
                 Some(rest) => index = rest,
             }
@@ -148,7 +151,7 @@ impl<K: Key> OrderedKeys<K> {
     /// Adds one copy of `key`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` past 2^32 - 1 copies of one key, or as many leaves.
+    /// `ResourcesExhausted` past 2^64 - 1 ranks, or 2^32 - 1 leaves.
     pub(crate) fn insert(&mut self, key: K) -> Result<()> {
         self.insert_by(key, 1, &|other| other.cmp(&key)).map(drop)
     }
@@ -158,7 +161,7 @@ impl<K: Key> OrderedKeys<K> {
     /// # Errors
     /// An internal error if there is none; then nothing changes.
     pub(crate) fn remove(&mut self, key: K) -> Result<()> {
-        self.remove_by(&|other| other.cmp(&key)).map(drop)
+        self.remove_by(1, &|other| other.cmp(&key)).map(drop)
     }
 }
 
@@ -188,6 +191,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
             height: 0,
             distinct,
             count: 0,
+            copies: 0,
         }
     }
 
@@ -219,11 +223,15 @@ impl<K: Copy + Default> OrderedKeys<K> {
     pub(crate) fn insert_by(
         &mut self,
         key: K,
-        copies: u32,
+        copies: u64,
         compare: &impl Fn(&K) -> Ordering,
     ) -> Result<bool> {
+        if self.copies.checked_add(copies).is_none() {
+            return resources_err!("a window frame holds at most {} copies of its values", u64::MAX);
+        }
         let (added, split) = self.insert_below(self.root, self.height, (key, copies), compare)?;
         self.count += added.ranks;
+        self.copies += copies;
         if let Some(split) = split {
             self.root = self.inners.add(Inner {
                 bounds: vec![split.bound],
@@ -240,7 +248,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
         &mut self,
         node: u32,
         level: u32,
-        key: (K, u32),
+        key: (K, u64),
         compare: &impl Fn(&K) -> Ordering,
     ) -> Result<(Change, Option<Split<K>>)> {
         if level == 0 {
@@ -278,18 +286,16 @@ impl<K: Copy + Default> OrderedKeys<K> {
     fn insert_into(
         &mut self,
         node: u32,
-        (key, more): (K, u32),
+        (key, more): (K, u64),
         compare: &impl Fn(&K) -> Ordering,
     ) -> Result<(Change, Option<Split<K>>)> {
         let distinct = self.distinct;
         let leaf = &mut self.leaves[node];
         let at = match leaf.keys.binary_search_by(compare) {
             Ok(at) => {
-                let Some(copies) = leaf.copies[at].checked_add(more) else {
-                    return resources_err!("a window frame holds at most {} copies of one value", u32::MAX);
-                };
-                leaf.copies[at] = copies;
-                let ranks = if distinct { 0 } else { more.into() };
+                // All copies of the tree together have a number.
+                leaf.copies[at] += more;
+                let ranks = if distinct { 0 } else { more };
                 leaf.count += ranks;
                 let is_key = false;
                 return Ok((Change { ranks, is_key }, None));
@@ -299,7 +305,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
         leaf.keys.insert(at, key);
         leaf.copies.insert(at, more);
         let added = Change {
-            ranks: if distinct { 1 } else { more.into() },
+            ranks: if distinct { 1 } else { more },
             is_key: true,
         };
         leaf.count += added.ranks;
@@ -317,13 +323,14 @@ impl<K: Copy + Default> OrderedKeys<K> {
         Ok((added, Some(Split { bound, node, count })))
     }
 
-    /// Removes one copy of a key. True if it was the last one of the key.
+    /// Removes copies of a key. True if they were the last ones of the key.
     ///
     /// # Errors
-    /// Those of [`Self::remove`].
-    pub(crate) fn remove_by(&mut self, compare: &impl Fn(&K) -> Ordering) -> Result<bool> {
-        let removed = self.remove_below(self.root, self.height, compare)?;
+    /// An internal error if there are fewer; then nothing changes.
+    pub(crate) fn remove_by(&mut self, copies: u64, compare: &impl Fn(&K) -> Ordering) -> Result<bool> {
+        let removed = self.remove_below(self.root, self.height, copies, compare)?;
         self.count -= removed.ranks;
+        self.copies -= copies;
         while self.height > 0 {
             match self.inners[self.root].children[..] {
                 [] => {
@@ -341,25 +348,33 @@ impl<K: Copy + Default> OrderedKeys<K> {
         Ok(removed.is_key)
     }
 
-    fn remove_below(&mut self, node: u32, level: u32, compare: &impl Fn(&K) -> Ordering) -> Result<Change> {
+    fn remove_below(
+        &mut self,
+        node: u32,
+        level: u32,
+        copies: u64,
+        compare: &impl Fn(&K) -> Ordering,
+    ) -> Result<Change> {
         if level == 0 {
             let distinct = self.distinct;
             let leaf = &mut self.leaves[node];
-            let Ok(at) = leaf.keys.binary_search_by(compare) else {
+            let found = leaf.keys.binary_search_by(compare).ok();
+            let Some((at, left)) = found.and_then(|at| Some((at, leaf.copies[at].checked_sub(copies)?)))
+            else {
                 return internal_err!("a window retracts a value that it never added");
             };
-            leaf.copies[at] -= 1;
-            let is_key = leaf.copies[at] == 0;
+            leaf.copies[at] = left;
+            let is_key = left == 0;
             if is_key {
                 leaf.keys.remove(at);
                 leaf.copies.remove(at);
             }
-            let ranks = u64::from(is_key || !distinct);
+            let ranks = if distinct { u64::from(is_key) } else { copies };
             leaf.count -= ranks;
             return Ok(Change { ranks, is_key });
         }
         let at = self.inners[node].child_of(compare);
-        let removed = self.remove_below(self.inners[node].children[at], level - 1, compare)?;
+        let removed = self.remove_below(self.inners[node].children[at], level - 1, copies, compare)?;
         self.inners[node].counts[at] -= removed.ranks;
         self.refill(node, at, level - 1);
         Ok(removed)
@@ -430,7 +445,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
     }
 
     /// Every key with its number of copies, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u32)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u64)> {
         // Free leaves hold no keys.
         let leaves = self.leaves.nodes.iter();
         leaves.flat_map(|leaf| leaf.keys.iter().copied().zip(leaf.copies.iter().copied()))
@@ -438,7 +453,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
 
     /// Bytes of memory held.
     pub(crate) fn size(&self) -> usize {
-        let leaf = size_of::<Leaf<K>>() + (LEAF + 1) * (size_of::<K>() + size_of::<u32>());
+        let leaf = size_of::<Leaf<K>>() + (LEAF + 1) * (size_of::<K>() + size_of::<u64>());
         let inner =
             size_of::<Inner<K>>() + (FAN + 1) * (size_of::<K>() + size_of::<u32>() + size_of::<u64>());
         self.leaves.nodes.len() * leaf + self.inners.nodes.len() * inner
@@ -561,8 +576,8 @@ mod tests {
             }
             most = most.max(tree.size());
         }
-        // 12 bytes a key.
-        assert!(most < 4 * 12 * 10_000, "{most} bytes");
+        // 16 bytes a key.
+        assert!(most < 4 * 16 * 10_000, "{most} bytes");
     }
 
     #[test]

@@ -33,5 +33,6 @@ mod streams;
 mod topk;
 mod topk_rows;
 mod types;
+mod weights;
 mod while_reading;
 mod windows;

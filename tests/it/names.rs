@@ -107,11 +107,11 @@ async fn errors_name_the_function_that_was_written() {
     for (call, message) in [
         (
             "quantile_disc(x)",
-            "quantile_disc takes 2 arguments, got 1: the values and a constant quantile or list of quantiles from 0 to 1",
+            "quantile_disc takes 2 or 3 arguments, got 1: the values, a constant quantile or list of quantiles from 0 to 1, and optionally a weight",
         ),
         (
             "quantile_cont(x, 0.5, 'linear')",
-            "quantile_cont takes 2 arguments, got 3: the values and a constant quantile or list of quantiles from 0 to 1",
+            "quantile_cont: weights must be integers or decimals, got Utf8",
         ),
         (
             "quantile_cont(x, 'half')",

@@ -10,7 +10,7 @@ async fn refusals_name_the_value_under_explain_and_without_rows() {
     let constant = "exact_quantiles: quantiles must be a constant number or list of numbers from 0 to 1, got";
     let method = "one of disc, linear, lower, higher, nearest, midpoint, averaged_inverted_cdf, closest_observation, interpolated_inverted_cdf, \
                   hazen, weibull, median_unbiased, normal_unbiased, got";
-    let count = "the values, a constant quantile or list of quantiles from 0 to 1, and optionally the name of a method";
+    let count = "the values, a constant quantile or list of quantiles from 0 to 1, and optionally the name of a method, and behind it a weight";
     for (call, message) in [
         ("exact_quantiles(x, 2)", "exact_quantiles: quantile 2 is out of range: allowed is a number from 0 to 1".to_owned()),
         ("exact_quantiles(x, [0.5, -0.1])", "exact_quantiles: quantile -0.1 is out of range: allowed is a number from 0 to 1".to_owned()),
@@ -24,8 +24,8 @@ async fn refusals_name_the_value_under_explain_and_without_rows() {
         ("exact_quantiles(x, [0.5, f])", format!("{constant} make_array(Float64(0.5), t.f)")),
         ("exact_quantiles(x, random())", format!("{constant} random()")),
         ("exact_quantiles(x, (SELECT 0.5))", format!("{constant} (<subquery>)")),
-        ("exact_quantiles(x)", format!("exact_quantiles takes 2 or 3 arguments, got 1: {count}")),
-        ("exact_quantiles(x, 0.5, 'disc', 1)", format!("exact_quantiles takes 2 or 3 arguments, got 4: {count}")),
+        ("exact_quantiles(x)", format!("exact_quantiles takes 2 to 4 arguments, got 1: {count}")),
+        ("exact_quantiles(x, 0.5, 'disc', 1, 2)", format!("exact_quantiles takes 2 to 4 arguments, got 5: {count}")),
         (
             "exact_quantiles(x, 0.5, 'best')",
             "unknown quantile method 'best': allowed are disc, linear, lower, higher, nearest, midpoint, averaged_inverted_cdf, closest_observation, interpolated_inverted_cdf, \

@@ -168,12 +168,16 @@ impl Scope<'_> {
             list,
             distinct,
             filter,
+            weight: None,
         };
         let fixed = fixed_width(&call.x.data_type(self.table));
         match self.draw.below(23) {
             20..=21 => self.rank(&mut call, within),
             22 => self.iqr(&mut call),
-            0..=6 => call.func = self.quantile(&call.x, within),
+            0..=6 => {
+                call.func = self.quantile(&call.x, within);
+                self.weigh(&mut call);
+            }
             7..=11 => self.top(&mut call),
             12 => {
                 let name = self.draw.pick(&["approx_percentile_gk", "percentile_approx"]);
@@ -232,7 +236,13 @@ impl Scope<'_> {
             "median_unbiased",
             "normal_unbiased",
         ];
+        let number = is_number(&x.data_type(self.table));
         match self.draw.below(10) {
+            3 if number => Func::Quantile {
+                name: "percentile",
+                method: "",
+                within,
+            },
             0 => Func::Quantile {
                 name: "percentile_disc",
                 method: "",
@@ -258,6 +268,17 @@ impl Scope<'_> {
                     within,
                 }
             }
+        }
+    }
+
+    /// Gives rows weights, at times.
+    fn weigh(&mut self, call: &mut Call) {
+        if self.draw.chance(35) {
+            call.distinct = false;
+            call.weight = Some(match self.draw.below(3) {
+                0 => Expr::Plus(H, self.draw.between(0, 3)),
+                _ => Expr::Column(H),
+            });
         }
     }
 
@@ -346,6 +367,7 @@ impl Scope<'_> {
         call.func = Func::Iqr {
             method: self.draw.pick(&methods),
         };
+        self.weigh(call);
     }
 
     /// A constant to compare values of a type with.
@@ -569,6 +591,12 @@ fn fixed_width(data_type: &DataType) -> bool {
 fn interpolates(data_type: &DataType) -> bool {
     data_type.primitive_width().is_some() && !matches!(data_type, DataType::Interval(_))
         || *data_type == DataType::Boolean
+}
+
+/// What `percentile` takes.
+fn is_number(data_type: &DataType) -> bool {
+    let is_decimal = data_type.is_decimal() && !matches!(data_type, DataType::Decimal256(..));
+    data_type.is_integer() || data_type.is_floating() || is_decimal
 }
 
 /// What DataFusion's `median` takes.

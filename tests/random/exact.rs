@@ -51,6 +51,36 @@ pub(crate) fn exact(values: &[Value], q: &Q, method: &str, data_type: &DataType)
     }
 }
 
+/// Spark's `percentile` of sorted values, by its steps in `f64`.
+pub(crate) fn spark(values: &[Value], q: &Q, data_type: &DataType) -> Expect {
+    let float = |value: &Value| match (value, data_type) {
+        (Value::Float(v), _) => *v,
+        (
+            Value::Int(v),
+            DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) | DataType::Decimal128(_, scale),
+        ) => format!("{v}e-{scale}").parse().unwrap(),
+        (Value::Int(v), _) => *v as f64,
+        _ => panic!("no number: {value:?}"),
+    };
+    let p: f64 = q.text.parse().unwrap();
+    let position = (values.len() - 1) as f64 * p;
+    let (low, high) = (
+        &values[position.floor() as usize],
+        &values[position.ceil() as usize],
+    );
+    let are_equal = match (low, high) {
+        (Value::Float(low), Value::Float(high)) => low == high,
+        (Value::Int(low), Value::Int(high)) => low == high,
+        _ => false,
+    };
+    let answer = if are_equal || position.floor() == position.ceil() {
+        float(low)
+    } else {
+        (position.ceil() - position) * float(low) + (position - position.floor()) * float(high)
+    };
+    Expect::Is(Some(Value::Float(answer)))
+}
+
 /// `low + (high - low) * num / den`.
 fn between(low: &Value, high: &Value, (num, den): (u64, u64), data_type: &DataType) -> Expect {
     let weight = num as f64 / den as f64;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use datafusion::arrow::datatypes::DataType;
 
-use crate::exact::exact;
+use crate::exact::{exact, spark};
 use crate::groups::{Group, grouped, one_zero, partitioned};
 use crate::statement::*;
 use crate::table::{F, H, ID, K, S, Table};
@@ -369,7 +369,14 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
         }
         _ => {}
     }
-    let mut values: Vec<Value> = passed.filter_map(|row| evaluate(&call.x, row)).collect();
+    let times = |row: &Row| match call.weight.as_ref().map(|weight| evaluate(weight, row)) {
+        None => 1,
+        Some(weight) => int(&weight).unwrap_or(0) as usize,
+    };
+    let mut values: Vec<Value> = passed
+        .flat_map(|row| evaluate(&call.x, row).map(|value| std::iter::repeat_n(value, times(row))))
+        .flatten()
+        .collect();
     values.sort_by(|a, b| compare(a, b, Order::Functions));
     if call.distinct {
         values.dedup_by(|a, b| compare(a, b, Order::Functions).is_eq());
@@ -410,10 +417,10 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
     let values = Rc::new(values);
     let one = |q: &Q| match &call.func {
         Func::Quantile { name, method, .. } => {
-            let method = if *name == "quantile_cont" {
-                "linear"
-            } else {
-                method
+            let method = match *name {
+                "quantile_cont" => "linear",
+                "percentile" => return spark(&values, q, &data_type),
+                _ => method,
             };
             exact(&values, q, method, &data_type)
         }

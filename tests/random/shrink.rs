@@ -352,6 +352,12 @@ fn simpler(call: &Call) -> Vec<Call> {
             ..call.clone()
         });
     }
+    if call.weight.is_some() {
+        all.push(Call {
+            weight: None,
+            ..call.clone()
+        });
+    }
     if call.list && call.qs.len() > 1 {
         all.extend(
             without_one(&call.qs)

@@ -100,6 +100,12 @@ impl Call {
         }
     }
 
+    /// The weight as one more argument.
+    fn weight_sql(&self) -> String {
+        let weight = self.weight.as_ref();
+        weight.map_or(String::new(), |weight| format!(", {}", weight.sql()))
+    }
+
     /// The call without `FILTER`.
     fn name_and_arguments(&self) -> String {
         let q = if self.qs.is_empty() && !self.list {
@@ -108,13 +114,18 @@ impl Call {
             self.quantiles()
         };
         match &self.func {
-            Func::Quantile {
-                name,
-                method: "",
-                within,
-            } => self.spelled(name, &q, *within),
             Func::Quantile { name, method, within } => {
-                self.spelled(name, &format!("{q}, '{method}'"), *within)
+                // A weight stands behind the method, where a name has several.
+                let method = match (*method, &self.weight) {
+                    ("", Some(_)) if *name == "exact_quantiles" => "disc",
+                    (method, _) => method,
+                };
+                let method = if method.is_empty() {
+                    String::new()
+                } else {
+                    format!(", '{method}'")
+                };
+                self.spelled(name, &format!("{q}{method}{}", self.weight_sql()), *within)
             }
             Func::Gk {
                 name,
@@ -156,8 +167,11 @@ impl Call {
                     }
                 }
             }
-            Func::Iqr { method: "" } => self.spelled("iqr", "", None),
-            Func::Iqr { method } => self.spelled("iqr", &format!("'{method}'"), None),
+            Func::Iqr { method: "" } if self.weight.is_none() => self.spelled("iqr", "", None),
+            Func::Iqr { method } => {
+                let method = if method.is_empty() { "linear" } else { method };
+                self.spelled("iqr", &format!("'{method}'{}", self.weight_sql()), None)
+            }
             Func::Top { name, k, asc } => {
                 let distinct = if self.distinct { "DISTINCT " } else { "" };
                 let k = k.map_or(String::new(), |k| format!(", {k}"));

@@ -138,6 +138,8 @@ pub(crate) struct Call {
     pub(crate) qs: Vec<Q>,
     pub(crate) list: bool,
     pub(crate) distinct: bool,
+    /// How often each row counts in exact quantiles; a number that is not negative, or NULL.
+    pub(crate) weight: Option<Expr>,
     pub(crate) filter: Option<Pred>,
 }
 

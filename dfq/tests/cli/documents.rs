@@ -73,7 +73,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
 /// A folder with the files that the pages speak of.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let trips = "COPY (SELECT value AS id, concat('city ', value % 7) AS city, value % 61 * 0.5 AS fare, value % 9 * 0.25 AS tip,
+    let trips = "COPY (SELECT value AS id, concat('city ', value % 7) AS city, value % 61 * 0.5 AS fare, value % 9 * 0.25 AS tip, value % 5 AS riders,
          to_timestamp(value * 100) AS started FROM generate_series(1, 2000)) TO 'trips.parquet'";
     let output = dfq(folder.path(), &["sql", "-q", "-c", trips]);
     assert!(output.status.success(), "{output:?}");

@@ -247,7 +247,7 @@ impl AggregateUDFImpl for GkFunction {
         }
         Ok(match self.accumulator_kind(&args)? {
             AccumulatorKind::Sketch(column) => Box::new(GkAccumulator::new(column)),
-            AccumulatorKind::Exact(selected) => exact::accumulator(selected),
+            AccumulatorKind::Exact(selected) => exact::accumulator(selected, false),
         })
     }
 
@@ -261,9 +261,9 @@ impl AggregateUDFImpl for GkFunction {
         }
         Ok(match self.accumulator_kind(&args)? {
             AccumulatorKind::Sketch(column) => {
-                exact::accumulator(AnswerSpec::Keys(column.into_answer_spec()))
+                exact::accumulator(AnswerSpec::Keys(column.into_answer_spec()), false)
             }
-            AccumulatorKind::Exact(selected) => exact::accumulator(selected),
+            AccumulatorKind::Exact(selected) => exact::accumulator(selected, false),
         })
     }
 
@@ -274,7 +274,7 @@ impl AggregateUDFImpl for GkFunction {
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
         Ok(match self.accumulator_kind(&args)? {
             AccumulatorKind::Sketch(column) => Box::new(GkGroupsAccumulator::new(column)),
-            AccumulatorKind::Exact(selected) => groups_accumulator(selected),
+            AccumulatorKind::Exact(selected) => groups_accumulator(selected, false),
         })
     }
 

@@ -13,8 +13,8 @@ use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::spec::RankSpec;
-use crate::functions::accumulator::state_rows;
-use crate::functions::groups::{emitted_count, state_column};
+use crate::functions::groups::emitted_count;
+use crate::functions::states::{state_column, state_rows};
 use crate::key::{dense, kept};
 
 /// More rows than there are, for which counts of all cells can still be added up.

@@ -15,8 +15,9 @@ use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::accumulator::{add, passes};
 use super::spec::RankSpec;
-use crate::functions::accumulator::state_rows;
-use crate::functions::groups::{emitted_count, rows_as_states, state_column};
+use crate::functions::collected::counted_values;
+use crate::functions::groups::emitted_count;
+use crate::functions::states::{rows_as_states, state_column, state_rows};
 use crate::key::{KeyBits, Order, kept};
 
 /// A value, as it is told from others.
@@ -304,7 +305,8 @@ impl GroupsAccumulator for DistinctGroups {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let mut states = rows_as_states(&values[0], opt_filter)?;
+        let (columns, kept) = counted_values(&values[..1], opt_filter)?;
+        let mut states = rows_as_states(columns, kept.as_ref(), values[0].len())?;
         let is_null = |row: &usize| values[0].is_null(*row) && passes(opt_filter, *row);
         let nulls = (0..values[0].len()).map(|row| u64::from(is_null(&row)));
         states.push(Arc::new(UInt64Array::from_iter_values(nulls)));

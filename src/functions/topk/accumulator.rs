@@ -8,7 +8,7 @@ use datafusion::logical_expr::Accumulator;
 
 use super::column::TopKColumn;
 use super::groups::state_rows;
-use crate::functions::groups::state_column;
+use crate::functions::states::state_column;
 use crate::kernel::cpu::top::Sieve;
 use crate::key::Key;
 

@@ -9,7 +9,8 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
 use super::column::TopKColumn;
-use crate::functions::groups::{emitted_count, extend_groups, group_id, state_column};
+use crate::functions::groups::{emitted_count, extend_groups, group_id};
+use crate::functions::states::state_column;
 use crate::kernel::cpu::top::Sieve;
 use crate::key::Key;
 

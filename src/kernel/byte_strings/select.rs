@@ -2,8 +2,11 @@
 
 use std::cmp::Ordering;
 
+use datafusion::common::Result;
+
 use super::{At, ByteStrings};
 use crate::kernel::cpu::groups::segments::select_by;
+use crate::kernel::cpu::groups::weighted::{merge_equal, select_weighted};
 use crate::key::PrefixKey;
 
 impl ByteStrings {
@@ -30,6 +33,35 @@ impl ByteStrings {
             *location = pair.1;
         }
         distinct
+    }
+
+    /// The locations of the values at `ranks`, where each value counts as often as its weight says: see [`select_weighted`].
+    pub(crate) fn select_weighted(&self, items: &[(At, u64)], ranks: &[u64]) -> Vec<At> {
+        let (common, mut keyed) = self.keyed_items(items);
+        let found = select_weighted(&mut keyed, ranks, &|a, b| self.compare(common, a, b));
+        found.into_iter().map(|(_, at)| at).collect()
+    }
+
+    /// Sorts locations by their values, brings equal values together at the front, with the sum of their weights, and returns their number: see
+    /// [`merge_equal`].
+    ///
+    /// # Errors
+    /// An execution error for a sum past 64 bits.
+    pub(crate) fn merge_weighted(&self, items: &mut [(At, u64)]) -> Result<usize> {
+        let (common, mut keyed) = self.keyed_items(items);
+        let distinct = merge_equal(&mut keyed, &|a, b| self.compare(common, a, b))?;
+        for (item, ((_, at), weight)) in items.iter_mut().zip(keyed) {
+            *item = (at, weight);
+        }
+        Ok(distinct)
+    }
+
+    /// [`Self::keyed`] for locations with weights.
+    fn keyed_items(&self, items: &[(At, u64)]) -> (usize, Vec<((u64, At), u64)>) {
+        let places: Vec<At> = items.iter().map(|(at, _)| *at).collect();
+        let (common, keyed) = self.keyed(&places, 0);
+        let weights = items.iter().map(|(_, weight)| *weight);
+        (common, keyed.into_iter().zip(weights).collect())
     }
 
     /// The length of the common prefix in bytes, and the prefix key of what follows it in each value.

@@ -9,6 +9,8 @@
 //!
 //! Byte strings always go the second way ([`bytes`], [`strings`]).
 //!
+//! Values that have weights are ranked as often as their weights say ([`weighted`]).
+//!
 //! Where groups are spread over machines, a partition first counts the keys of each of its groups in [`intervals`]. In
 //! a second read it takes out the keys that lie in the brackets of the groups ([`collect`]).
 
@@ -23,3 +25,4 @@ pub(crate) mod partitioned;
 pub(crate) mod runs;
 pub(crate) mod segments;
 pub(crate) mod strings;
+pub(crate) mod weighted;

@@ -74,7 +74,13 @@ impl Plans {
         let make = || Arc::new(Plan::new(quantile_specs, n));
         match self.indexed.get_mut(n as usize) {
             Some(slot) => Arc::clone(slot.get_or_insert_with(make)),
-            None => Arc::clone(self.others.entry(n).or_insert_with(make)),
+            None => {
+                // Where values have weights, groups of as many rows can have any number of values.
+                if self.others.len() == INDEXED {
+                    self.others.clear();
+                }
+                Arc::clone(self.others.entry(n).or_insert_with(make))
+            }
         }
     }
 }
