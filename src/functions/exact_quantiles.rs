@@ -15,7 +15,7 @@ use datafusion::logical_expr::{
 
 use super::FunctionName;
 use super::accumulator::accumulator;
-use super::call::{evaluated_quantiles, is_reversed};
+use super::call::{constant, evaluated_quantiles, is_reversed};
 use super::groups::groups_accumulator;
 use super::types::{answer_type, is_list, ordered_type};
 use super::weighted::weight_type;
@@ -193,8 +193,10 @@ impl ExactQuantiles {
         if self.sql_name == FunctionName::Median {
             args.truncate(1);
         }
-        // A weight stands behind the method.
-        let is_weighted = self.is_weighted(&args);
+        // A weight stands behind the method. Before a call is planned, its third argument is the method itself.
+        let is_method =
+            |arg: &Expr| matches!(constant(arg), Ok(Some(value)) if value.data_type().is_string());
+        let is_weighted = self.is_weighted(&args) && !args.last().is_some_and(is_method);
         if self.method != self.sql_name.methods()[0] || (is_weighted && self.sql_name.takes_method()) {
             args.insert(
                 args.len() - usize::from(is_weighted),

@@ -53,6 +53,14 @@ pub(super) fn aggregate_call(expr: &Expr) -> Option<&AggregateFunction> {
     }
 }
 
+/// Whether an aggregate, under any aliases, is of quantiles with weights.
+pub(super) fn has_weights(expr: &Expr) -> bool {
+    aggregate_call(expr).is_some_and(|call| {
+        let function = ExactQuantiles::of(&call.func);
+        function.is_some_and(|function| function.is_weighted(&call.params.args))
+    })
+}
+
 impl<A> CallSpec<A> {
     fn of(call: &AggregateFunction, values: &Expr, asked: A) -> Self {
         Self {

@@ -10,10 +10,11 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Aggregate, AggregateUDF, Expr, LogicalPlan};
 
 use super::QuantilesNode;
-use super::call_spec::{CallSpec, aggregate_call};
+use super::call_spec::{CallSpec, aggregate_call, has_weights};
 use crate::functions::is_percentile_cont;
 
-/// Replaces each aggregation that a [`QuantilesNode`] can stand in for, in subqueries too.
+/// Replaces each aggregation that a [`QuantilesNode`] can stand in for, in subqueries too: those with quantiles that operators select, and those of
+/// groups with weighted quantiles, whose accumulators the operator hosts.
 pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::Aggregate(aggregate) if may_be_selected(&aggregate) => {
@@ -21,7 +22,10 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             let calls = calls.collect::<Result<Vec<_>>>()?;
             let (is_grouped, input) = (!aggregate.group_expr.is_empty(), aggregate.input.schema());
             let mut asked = calls.iter().flatten();
-            if !asked.any(|call| call.is_selected(is_grouped, input)) {
+            let is_selected = asked.any(|call| call.is_selected(is_grouped, input));
+            // The operator for groups is the better host for accumulators that hold all rows: it spills rows before they get there.
+            let is_hosted = is_grouped && aggregate.aggr_expr.iter().any(has_weights);
+            if !is_selected && !is_hosted {
                 return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
             }
             let Aggregate {

@@ -394,7 +394,7 @@ async fn statements_may_be_prepared_and_ask_much_at_once() {
         "approx_percentile_gk(x, 0.5)",
     ];
     for by in ["", "g"] {
-        let one_by_one = futures_of(&ctx, &calls, by).await;
+        let one_by_one = answers_of(&ctx, &calls, by).await;
         let (columns, group) = match by {
             "" => (calls.join(", "), String::new()),
             by => (format!("{}, {by}", calls.join(", ")), format!(" GROUP BY {by}")),
@@ -415,7 +415,7 @@ async fn statements_may_be_prepared_and_ask_much_at_once() {
 }
 
 /// The answers of each call on its own, in the order of their texts.
-async fn futures_of(ctx: &SessionContext, calls: &[&str], by: &str) -> Vec<Vec<String>> {
+async fn answers_of(ctx: &SessionContext, calls: &[&str], by: &str) -> Vec<Vec<String>> {
     let mut answers = Vec::new();
     for call in calls {
         let group = if by.is_empty() {
@@ -464,6 +464,42 @@ async fn expressions_mean_what_calls_mean() {
         message.contains("takes DISTINCT or a weight, not both"),
         "{message}"
     );
+}
+
+#[tokio::test]
+async fn rows_of_many_groups_are_spilled_past_the_memory_limit() {
+    let len = 300_000;
+    let x: ArrayRef = Arc::new(Int64Array::from_iter(
+        pseudo_random(len, 7).map(|n| (n % 11 > 0).then_some(n as i64)),
+    ));
+    let s = kinds::values(
+        Kind::Utf8,
+        TEXTS[1],
+        &pseudo_random(len, 8).map(|n| n as i64 % 1000).collect::<Vec<_>>(),
+    );
+    let g: ArrayRef = Arc::new(Int64Array::from_iter_values(
+        pseudo_random(len, 9).map(|n| (n % 20_000) as i64),
+    ));
+    let rows = batch(vec![("x", x), ("s", s), ("g", g), ("w", weights(len, 1))]);
+    let sql = "SELECT g, percentile(x, [0.1, 0.5], w), exact_quantiles(s, 0.5, 'disc', w), exact_quantiles(x, 0.5) FROM t GROUP BY g";
+    let free = session(2);
+    register(&free, "t", &rows, 2, 8192);
+    let expected = sorted(texts(&query(&free, sql).await.unwrap()));
+    assert_eq!(expected.len(), 20_000);
+    for megabytes in [3, 8, 20] {
+        let ctx = limited(megabytes, 2);
+        register(&ctx, "t", &rows, 2, 8192);
+        match query(&ctx, sql).await {
+            Ok(answer) => assert_same(&sorted(texts(&answer)), &expected, sql),
+            Err(error) => {
+                let message = error.strip_backtrace();
+                assert!(
+                    message.contains("Resources exhausted") && megabytes < 20,
+                    "{megabytes} MB: {message}"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test]

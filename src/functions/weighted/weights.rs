@@ -68,14 +68,18 @@ pub(super) fn counted(
     };
     let valid = kept(values.as_ref(), mask)?;
     let weights = numbers(weights.as_ref(), valid.as_ref())?;
+    let least = weights
+        .values()
+        .iter()
+        .fold(u64::MAX, |least, weight| least.min(*weight));
+    if valid.is_none() && least > 0 {
+        return Ok((vec![Arc::clone(values), Arc::new(weights)], None));
+    }
     let positive = BooleanBuffer::from_iter(weights.values().iter().map(|weight| *weight > 0));
     let counted = match &valid {
         None => positive,
         Some(valid) => valid.values() & &positive,
     };
-    if counted.count_set_bits() == values.len() {
-        return Ok((vec![Arc::clone(values), Arc::new(weights)], None));
-    }
     let counted = BooleanArray::new(counted, None);
     let columns = vec![filter(values.as_ref(), &counted)?, filter(&weights, &counted)?];
     Ok((columns, Some(counted)))
