@@ -5,6 +5,7 @@
 //! [`weighted`](super::weighted) is decided when an accumulator is made. Memory of a value: its key (4, 8 or 16 bytes),
 //! or its bytes and four more.
 
+use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
     /// How values of the column's type become keys or byte strings.
     type Spec: Typed + Debug + Send + Sync + 'static;
     /// The item that is moved and sorted for a value: its key, or the position of its byte string, with its weight if it has one.
-    type Item: Copy + Default + Send;
+    type Item: Copy + Default + Debug + Send + Sync;
     /// The form of a value from which answers are made.
     type Value<'a>;
     /// The structure that holds the values of a window frame, in order.
@@ -113,6 +114,30 @@ pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
     fn held_bytes(&self) -> usize;
 }
 
+/// Values that can be brought in order, each of which is an item.
+pub(super) trait InOrder: Collected {
+    /// Sorts items by their values. Fast where they consist of a few ascending runs.
+    fn sort(&self, items: &mut [Self::Item]);
+
+    /// Sorts items and moves one item of each distinct value to the front. Returns those.
+    fn sort_distinct<'a>(&self, items: &'a mut [Self::Item]) -> &'a mut [Self::Item];
+
+    /// How the value of an item compares with that of an item of other values.
+    fn compare(&self, item: Self::Item, others: &Self, other: Self::Item) -> Ordering;
+
+    /// Copies the value of an item of other values, and returns the item of the copy.
+    ///
+    /// # Errors
+    /// An execution error where memory ends.
+    fn adopt(&mut self, others: &Self, other: Self::Item) -> Result<Self::Item>;
+
+    /// Some items as an array.
+    ///
+    /// # Errors
+    /// Those of building an array.
+    fn array(&self, spec: &Self::Spec, items: &[Self::Item]) -> Result<ArrayRef>;
+}
+
 /// The values of one window frame, kept in order.
 pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {
     /// A frame with these values in it.
@@ -200,7 +225,7 @@ pub(super) fn find_answers<S: Typed, T: Copy, V>(
 pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
     buffer.try_reserve(count).map_err(|error| {
         exec_datafusion_err!(
-            "exact_quantiles cannot buffer {} more bytes: {error}",
+            "the values of groups cannot be kept: {} more bytes wanted: {error}",
             count * size_of::<T>()
         )
     })

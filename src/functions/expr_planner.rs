@@ -14,8 +14,8 @@ use super::gk::{GkFunction, check_arguments};
 use super::iqr::{Iqr, quartiles};
 use super::types::is_list;
 use super::{
-    ExactQuantiles, FunctionName, QuantileArgument, RankFunction, TopKBy, constant, is_percentile_cont,
-    ranks, topk, variant,
+    ExactQuantiles, FunctionName, QuantileArgument, RankFunction, ShapeFunction, TopKBy, constant,
+    is_percentile_cont, ranks, shape, topk, variant,
 };
 use crate::quantile::Method;
 
@@ -35,6 +35,12 @@ impl ExprPlanner for QuantilesExprPlanner {
         let descending = raw.order_by.first().map(|order| !order.asc);
         let (planned, args) = if let Some(function) = TopKBy::of(&raw.func) {
             topk::plan_call(function, &raw.args, &raw.order_by)?
+        } else if let Some(ends) = topk::plan_ends(&raw.func, &raw.args, &raw.order_by)? {
+            no_nulls(&raw.func, raw.null_treatment)?;
+            ends
+        } else if let Some(function) = ShapeFunction::of(&raw.func) {
+            let (order, nulls) = (&raw.order_by, raw.null_treatment);
+            shape::plan_call(function, &raw.args, order, raw.distinct, nulls)?
         } else if let Some(function) = ExactQuantiles::of(&raw.func) {
             plan_call(function, &raw.args, descending, raw.distinct, raw.null_treatment)?
         } else if is_list_of_percentile_cont(&raw.func, &raw.args)? {
@@ -87,6 +93,11 @@ impl ExprPlanner for QuantilesExprPlanner {
             plan_call(function, &raw.args, None, raw.distinct, raw.null_treatment)?
         } else if let Some(function) = TopKBy::of(udaf) {
             topk::plan_call(function, &raw.args, &[])?
+        } else if let Some(ends) = topk::plan_ends(udaf, &raw.args, &[])? {
+            no_nulls(udaf, raw.null_treatment)?;
+            ends
+        } else if let Some(function) = ShapeFunction::of(udaf) {
+            shape::plan_call(function, &raw.args, &[], raw.distinct, raw.null_treatment)?
         } else if is_list_of_percentile_cont(udaf, &raw.args)? {
             plan_percentile_cont(&raw.args, None)?
         } else if let Some(function) = RankFunction::of(udaf) {
@@ -106,12 +117,21 @@ impl ExprPlanner for QuantilesExprPlanner {
     }
 }
 
+/// Checks that a call does not ask for NULLs.
+fn no_nulls(function: &AggregateUDF, nulls: Option<NullTreatment>) -> Result<()> {
+    if nulls == Some(NullTreatment::RespectNulls) {
+        return plan_err!("{} skips NULLs: RESPECT NULLS is not allowed", function.name());
+    }
+    Ok(())
+}
+
 /// Spells a `DISTINCT` call in a form that DataFusion's optimizer handles. Returns whether it changed the call.
 ///
 /// The optimizer takes a `DISTINCT` call whose arguments are equal expressions for one of a single argument, and
-/// fails. Calls for the one row of the best key lose their `DISTINCT`, which changes nothing there. Other calls have
+/// fails. Calls for the one row of the best key lose their `DISTINCT`, which changes nothing there. Most other calls have
 /// a constant argument, so their arguments are equal only if all are constant: such calls get a filter that drops
-/// nothing, since the optimizer leaves calls with a filter alone.
+/// nothing, since the optimizer leaves calls with a filter alone. So do calls of this crate with one argument, whose distinct values
+/// are otherwise told apart by DataFusion, for which the two zeros are one.
 pub(crate) fn respell_distinct(function: &AggregateUDF, params: &mut AggregateFunctionParams) -> bool {
     if !params.distinct {
         return false;
@@ -122,7 +142,8 @@ pub(crate) fn respell_distinct(function: &AggregateUDF, params: &mut AggregateFu
         return true;
     }
     let is_constant = !params.args.iter().any(Expr::any_column_refs);
-    let respelled = is_constant && params.filter.is_none();
+    let is_single = params.args.len() == 1 && ShapeFunction::of(function).is_some();
+    let respelled = (is_constant || is_single) && params.filter.is_none();
     if respelled {
         params.filter = Some(Box::new(lit(true)));
     }

@@ -8,6 +8,7 @@
 //! position of one byte string, for each. There is no allocation for a row or a group. Values from partial states,
 //! where those of a group come together, need no four bytes each.
 
+use std::fmt::Debug;
 use std::mem::{size_of, take};
 use std::slice;
 
@@ -27,25 +28,50 @@ use crate::quantile::{AnswerSpec, Found, TypedAnswerSpec};
 /// The accumulator of many groups. `is_weighted`: the last argument has the weights of the values.
 pub(super) fn groups_accumulator(answer_spec: AnswerSpec, is_weighted: bool) -> Box<dyn GroupsAccumulator> {
     match (answer_spec, is_weighted) {
-        (AnswerSpec::Bytes(column), false) => {
-            Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column))
-        }
-        (AnswerSpec::Bytes(column), true) => {
-            Box::new(QuantilesGroupsAccumulator::<WeightedStrings>::new(column))
-        }
+        (AnswerSpec::Bytes(column), false) => Box::new(CollectingGroups::<ByteStrings>::new(column)),
+        (AnswerSpec::Bytes(column), true) => Box::new(CollectingGroups::<WeightedStrings>::new(column)),
         (AnswerSpec::Keys(column), false) => with_key!(column.spec().width(), K => {
-            Box::new(QuantilesGroupsAccumulator::<Vec<K>>::new(column))
+            Box::new(CollectingGroups::<Vec<K>>::new(column))
         }),
         (AnswerSpec::Keys(column), true) => with_key!(column.spec().width(), K => {
-            Box::new(QuantilesGroupsAccumulator::<WeightedKeys<K>>::new(column))
+            Box::new(CollectingGroups::<WeightedKeys<K>>::new(column))
         }),
+    }
+}
+
+/// What is asked of the values of each group.
+pub(super) trait AskedOfGroups<C: Collected>: Debug + Send + Sync + 'static {
+    /// How values become keys or byte strings.
+    fn spec(&self) -> &C::Spec;
+
+    /// The answers, one row for each group. The items of group `g`, which may be reordered, are at `starts[g]..starts[g + 1]`.
+    ///
+    /// # Errors
+    /// Those of making answers.
+    fn answers(&self, values: &C, items: &mut [C::Item], starts: &[usize]) -> Result<ArrayRef>;
+}
+
+impl<C: Collected> AskedOfGroups<C> for TypedAnswerSpec<C::Spec> {
+    fn spec(&self) -> &C::Spec {
+        self.spec()
+    }
+
+    fn answers(&self, values: &C, items: &mut [C::Item], starts: &[usize]) -> Result<ArrayRef> {
+        let mut plans = Plans::new([self.quantile_spec().clone()].into());
+        let (mut found, mut counts) = (Found::default(), Vec::new());
+        for ends in starts.windows(2) {
+            let items = &mut items[ends[0]..ends[1]];
+            counts.push(values.find(self, items, |n| plans.of(n), &mut found)?);
+        }
+        let answers = C::answers(self.quantile_spec(), self.spec(), &found)?;
+        self.group_rows(answers, &counts)
     }
 }
 
 /// Collects the values of all groups, in any order.
 #[derive(Debug)]
-pub(super) struct QuantilesGroupsAccumulator<C: Collected> {
-    column: TypedAnswerSpec<C::Spec>,
+pub(super) struct CollectingGroups<C: Collected, A = TypedAnswerSpec<<C as Collected>::Spec>> {
+    asked: A,
     values: C,
     groups: GroupIds,
     /// Groups seen so far, those without values included.
@@ -119,10 +145,10 @@ struct Segments<C: Collected> {
     starts: Vec<usize>,
 }
 
-impl<C: Collected> QuantilesGroupsAccumulator<C> {
-    pub(super) fn new(column: TypedAnswerSpec<C::Spec>) -> Self {
+impl<C: Collected, A: AskedOfGroups<C>> CollectingGroups<C, A> {
+    pub(super) fn new(asked: A) -> Self {
         Self {
-            column,
+            asked,
             values: C::default(),
             groups: GroupIds::default(),
             group_count: 0,
@@ -238,14 +264,11 @@ pub(super) fn grouped_keys(
 /// The number of a group, in the 32 bits that buffers have for it.
 pub(super) fn group_id(group: usize) -> Result<u32> {
     u32::try_from(group).map_err(|_| {
-        resources_datafusion_err!(
-            "exact_quantiles handles {} groups at most, got group {group}",
-            u32::MAX
-        )
+        resources_datafusion_err!("at most {} groups are told apart, got group {group}", u32::MAX)
     })
 }
 
-impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
+impl<C: Collected, A: AskedOfGroups<C>> GroupsAccumulator for CollectingGroups<C, A> {
     fn update_batch(
         &mut self,
         values: &[ArrayRef],
@@ -259,7 +282,7 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         extend_groups(&mut self.groups.each, kept.as_ref(), group_indices)?;
         let groups = self.groups.each.len() - before;
         self.groups.add_each(groups);
-        match self.values.append(self.column.spec(), &columns)? {
+        match self.values.append(self.asked.spec(), &columns)? {
             added if added == groups => self.merge_equal(),
             added => internal_err!("exact_quantiles: {groups} groups for {added} values"),
         }
@@ -267,15 +290,8 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let mut segments = self.emitted(emit_to)?;
-        let (column, values) = (&self.column, &segments.values);
-        let mut plans = Plans::new([column.quantile_spec().clone()].into());
-        let (mut found, mut counts) = (Found::default(), Vec::new());
-        for ends in segments.starts.windows(2) {
-            let items = &mut segments.items[ends[0]..ends[1]];
-            counts.push(values.find(column, items, |n| plans.of(n), &mut found)?);
-        }
-        let answers = C::answers(column.quantile_spec(), column.spec(), &found)?;
-        column.group_rows(answers, &counts)
+        self.asked
+            .answers(&segments.values, &mut segments.items, &segments.starts)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
@@ -298,7 +314,7 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
             end += count;
             lengths.push(count);
         }
-        let columns = values.columns(self.column.spec(), &items[..end])?.into_iter();
+        let columns = values.columns(self.asked.spec(), &items[..end])?.into_iter();
         columns
             .map(|column| state_column(column, lengths.clone()))
             .collect()
@@ -328,7 +344,7 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         let length = columns[0].len();
         self.merging.expect(length);
         match C::counted(&columns, None)? {
-            (columns, None) if self.values.append(self.column.spec(), &columns)? == length => {
+            (columns, None) if self.values.append(self.asked.spec(), &columns)? == length => {
                 self.merge_equal()
             }
             _ => internal_err!("exact_quantiles: {length} values in states do not all count"),
@@ -361,14 +377,14 @@ mod tests {
     use crate::quantile::AnswerSpec;
     use crate::quantile::{Method, Quantile, QuantileSpec};
 
-    fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
+    fn accumulator() -> CollectingGroups<Vec<u32>> {
         let quantile_spec = QuantileSpec {
             quantiles: vec![Quantile::try_from_f64(1.0).unwrap()],
             method: Method::Disc,
             descending: false,
         };
         match AnswerSpec::try_new(&DataType::Int32, quantile_spec, false, false).unwrap() {
-            AnswerSpec::Keys(column) => QuantilesGroupsAccumulator::new(column),
+            AnswerSpec::Keys(column) => CollectingGroups::new(column),
             AnswerSpec::Bytes(_) => unreachable!("integers have keys"),
         }
     }
@@ -377,7 +393,7 @@ mod tests {
         vec![Arc::new(Int32Array::from(list.to_vec()))]
     }
 
-    fn emitted(accumulator: &mut QuantilesGroupsAccumulator<Vec<u32>>, emit_to: EmitTo) -> Vec<Option<i32>> {
+    fn emitted(accumulator: &mut CollectingGroups<Vec<u32>>, emit_to: EmitTo) -> Vec<Option<i32>> {
         accumulator
             .evaluate(emit_to)
             .unwrap()

@@ -7,13 +7,14 @@
 //! answer. Time of a row: for each quantile, logarithmic in the size of the frame ([`OrderedKeys`]). Ranks are
 //! computed again only when the number of values has changed.
 
+use std::cmp::Ordering;
 use std::mem::size_of;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::collected::{Collected, Frame, Ranking, counted_values, find_answers, reserve};
+use super::collected::{Collected, Frame, InOrder, Ranking, counted_values, find_answers, reserve};
 use crate::kernel::cpu::groups::segments::{Plan, select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
 use crate::quantile::{Found, Interpolation, Picks, QuantileSpec, TypedAnswerSpec};
@@ -83,11 +84,34 @@ impl<K: Key> Collected for Vec<K> {
     }
 
     fn columns(&self, spec: &KeySpec, items: &[K]) -> Result<Vec<ArrayRef>> {
-        Ok(vec![spec.values_of(items)?])
+        Ok(vec![self.array(spec, items)?])
     }
 
     fn held_bytes(&self) -> usize {
         self.capacity() * size_of::<K>()
+    }
+}
+
+impl<K: Key> InOrder for Vec<K> {
+    fn sort(&self, items: &mut [K]) {
+        items.sort();
+    }
+
+    fn compare(&self, item: K, _others: &Self, other: K) -> Ordering {
+        item.cmp(&other)
+    }
+
+    fn adopt(&mut self, _others: &Self, other: K) -> Result<K> {
+        // A key is its own value.
+        Ok(other)
+    }
+
+    fn sort_distinct<'a>(&self, items: &'a mut [K]) -> &'a mut [K] {
+        sorted_distinct(items)
+    }
+
+    fn array(&self, spec: &KeySpec, items: &[K]) -> Result<ArrayRef> {
+        spec.values_of(items)
     }
 }
 

@@ -30,6 +30,7 @@ mod mutated;
 mod names;
 mod percentile_cont;
 pub(crate) mod ranks;
+pub(crate) mod shape;
 mod states;
 mod strings;
 pub(crate) mod topk;
@@ -60,6 +61,7 @@ pub(crate) use moving::call::MovingCall;
 pub(crate) use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use ranks::RankFunction;
+pub(crate) use shape::ShapeFunction;
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 
@@ -110,9 +112,12 @@ pub(crate) fn variant(sql_name: FunctionName, method: Method, descending: bool) 
 /// Calls for the DataFrame and expression API.
 pub mod expr_fn {
     use datafusion::logical_expr::expr::Sort;
+    use datafusion::logical_expr::lit;
 
     use super::iqr::quartiles;
     use super::ranks::{Direction, RankName, ranking};
+    use super::shape::{ShapeName, shape};
+    use super::topk::{TopKName, topk_aggregate};
     use super::{AggregateFunction, AggregateUDF, Arc, Expr, Method, aggregate};
 
     /// A call of an aggregate function.
@@ -171,6 +176,58 @@ pub mod expr_fn {
     pub fn iqr(x: Expr, method: Method) -> Expr {
         let [upper, lower] = quartiles(&x, method, None, call);
         upper - lower
+    }
+
+    /// The most frequent value of `x`; of several the smallest. NULLs are skipped.
+    pub fn mode(x: Expr) -> Expr {
+        call(shape(ShapeName::Mode), vec![x])
+    }
+
+    /// A list of the `k` most frequent values of `x` with their counts, the most frequent first. NULLs are skipped.
+    ///
+    /// ```
+    /// # use datafusion::prelude::*;
+    /// # use datafusion_quantiles::functions::expr_fn::top_values;
+    /// let usual = top_values(col("fare"), 3).alias("usual");
+    /// ```
+    pub fn top_values(x: Expr, k: u64) -> Expr {
+        call(shape(ShapeName::TopValues), vec![x, lit(k)])
+    }
+
+    /// The median of the absolute deviations of `x` from its median. NULLs are skipped.
+    pub fn mad(x: Expr) -> Expr {
+        call(shape(ShapeName::Mad), vec![x])
+    }
+
+    /// The mean of `x` without the share `p` of its least and of its greatest values, from 0 to less than 0.5. NULLs are skipped.
+    pub fn trimmed_mean(x: Expr, p: f64) -> Expr {
+        call(shape(ShapeName::TrimmedMean), vec![x, lit(p)])
+    }
+
+    /// The mean of `x`, of whose least and greatest values a share `p` each, from 0 to less than 0.5, counts as the value next to them. NULLs
+    /// are skipped.
+    pub fn winsorized_mean(x: Expr, p: f64) -> Expr {
+        call(shape(ShapeName::WinsorizedMean), vec![x, lit(p)])
+    }
+
+    /// A list of at most `bins` bins of about as many values of `x` each, with their edges and counts. NULLs are skipped.
+    pub fn histogram_equi_depth(x: Expr, bins: u64) -> Expr {
+        call(shape(ShapeName::Histogram), vec![x, lit(bins)])
+    }
+
+    /// A list of at most `bins` bins of the same width, with their edges and the number of values of `x` in each. NULLs are skipped.
+    pub fn histogram_equi_width(x: Expr, bins: u64) -> Expr {
+        call(shape(ShapeName::EquiWidth), vec![x, lit(bins)])
+    }
+
+    /// A list of the `k` greatest values of `x`, the greatest first: `max(x, k)` in SQL. NULLs are skipped.
+    pub fn greatest_values(x: Expr, k: u64) -> Expr {
+        call(topk_aggregate(TopKName::Max, false), vec![x.clone(), x, lit(k)])
+    }
+
+    /// A list of the `k` least values of `x`, the least first: `min(x, k)` in SQL. NULLs are skipped.
+    pub fn least_values(x: Expr, k: u64) -> Expr {
+        call(topk_aggregate(TopKName::Min, true), vec![x.clone(), x, lit(k)])
     }
 
     /// The number of values of `x` at or below `v`, a constant or a list of constants. NULLs are skipped.

@@ -21,6 +21,7 @@ use super::all_aggregates;
 use super::gk::gk_aggregates;
 use super::guarded::Guarded;
 use super::ranks::rank_aggregates;
+use super::shape::shape_aggregates;
 use super::topk::topk_aggregates;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
 use crate::wire::put;
@@ -96,6 +97,16 @@ fn calls() -> Vec<AggregateFunctionExpr> {
                 let arguments = || vec![column(values), constant(v.clone())];
                 calls.push(call(&function, arguments(), false).unwrap());
                 calls.extend((name == "exact_rank").then(|| call(&function, arguments(), true).unwrap()));
+            }
+        }
+    }
+    for function in shape_aggregates() {
+        for values in ["f", "s"] {
+            for function in [Arc::clone(function), guarded(function)] {
+                for arguments in [vec![column(values)], vec![column(values), constant(3_i64)]] {
+                    let call = call(&function, arguments, false);
+                    calls.extend(call.ok().filter(|call| call.create_accumulator().is_ok()));
+                }
             }
         }
     }

@@ -5,13 +5,14 @@
 //! left the frame stay in memory until they are more than those in it. Then the values in the frame are copied, and
 //! the tree is built again.
 
+use std::cmp::Ordering;
 use std::mem::{replace, size_of, take};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::collected::{Collected, Frame, Ranking, counted_values, find_answers};
+use super::collected::{Collected, Frame, InOrder, Ranking, counted_values, find_answers};
 use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::kernel::cpu::groups::segments::Plan;
 use crate::key::{ByteSpec, kept};
@@ -88,12 +89,34 @@ impl Collected for ByteStrings {
     }
 
     fn columns(&self, spec: &ByteSpec, items: &[At]) -> Result<Vec<ArrayRef>> {
-        let values: Vec<&[u8]> = items.iter().map(|at| self.value(*at)).collect();
-        Ok(vec![spec.to_array(&values)?])
+        Ok(vec![self.array(spec, items)?])
     }
 
     fn held_bytes(&self) -> usize {
         self.held_bytes()
+    }
+}
+
+impl InOrder for ByteStrings {
+    fn sort(&self, items: &mut [At]) {
+        self.sort(items);
+    }
+
+    fn compare(&self, item: At, others: &Self, other: At) -> Ordering {
+        self.value(item).cmp(others.value(other))
+    }
+
+    fn adopt(&mut self, others: &Self, other: At) -> Result<At> {
+        self.push(others.value(other))
+    }
+
+    fn sort_distinct<'a>(&self, items: &'a mut [At]) -> &'a mut [At] {
+        self.sort_distinct(items)
+    }
+
+    fn array(&self, spec: &ByteSpec, items: &[At]) -> Result<ArrayRef> {
+        let values: Vec<&[u8]> = items.iter().map(|at| self.value(*at)).collect();
+        spec.to_array(&values)
     }
 }
 

@@ -8,6 +8,7 @@
 //!             3 | name | rows?                   the best rows: one value, or a list of at most `rows`
 //!             4                                  count, which is sent inside a guard only
 //!             5 | name | cuts?                   ranks of values
+//!             6 | name                           of values in order, whose constants are arguments
 //! window:     name | quantiles | frame | DISTINCT
 //! ```
 
@@ -18,9 +19,12 @@ use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::logical_expr::{AggregateUDF, WindowUDF};
 
 use super::guarded::Guarded;
-use super::{ExactQuantiles, GkFunction, MovingQuantiles, RankFunction, TopKBy, all_aggregates};
+use super::{
+    ExactQuantiles, GkFunction, MovingQuantiles, RankFunction, ShapeFunction, TopKBy, all_aggregates,
+};
 use crate::functions::gk::gk_aggregates;
 use crate::functions::ranks::rank_aggregates;
+use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::quantile::Quantiles;
 use crate::wire::{Reader, put};
@@ -31,6 +35,7 @@ const GUARDED: u8 = 2;
 const TOP_ROWS: u8 = 3;
 const COUNT: u8 = 4;
 const RANK: u8 = 5;
+const SHAPE: u8 = 6;
 
 /// Appends an aggregate function of this crate. For any other function it appends nothing and returns `false`.
 pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool {
@@ -53,6 +58,10 @@ pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool 
         out.push(RANK);
         put_name(function.name(), out);
         rank.put_bound(out);
+        true
+    } else if ShapeFunction::of(function).is_some() {
+        out.push(SHAPE);
+        put_name(function.name(), out);
         true
     } else if let Some(guarded) = Guarded::of(function) {
         let start = out.len();
@@ -107,9 +116,10 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
                 None => function.as_ref().clone(),
             })
         }
+        SHAPE => Ok(named(shape_aggregates(), input)?.as_ref().clone()),
         // A guard inside a guard is refused: damaged bytes could nest them without a limit.
         GUARDED => match input.peek() {
-            Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT | RANK) => {
+            Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT | RANK | SHAPE) => {
                 Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into())
             }
             kind => input.damaged(format!("a guarded function of kind {kind:?}")),
@@ -245,6 +255,14 @@ mod tests {
                 );
                 round_trip(&rank.bound_to(&x, &ScalarValue::List(list)).unwrap().into());
             }
+        }
+    }
+
+    #[test]
+    fn functions_of_values_in_order_come_back() {
+        for function in shape_aggregates() {
+            round_trip(function);
+            round_trip(&Guarded::new(Arc::clone(function)).into());
         }
     }
 

@@ -11,7 +11,8 @@ use datafusion::optimizer::AnalyzerRule;
 
 use crate::functions::gk::{GkFunction, check_arguments};
 use crate::functions::{
-    ExactQuantiles, QuantileArgument, RankFunction, TopKBy, constant, ranks, respell_distinct, topk,
+    ExactQuantiles, QuantileArgument, RankFunction, ShapeFunction, TopKBy, constant, ranks, respell_distinct,
+    shape, topk,
 };
 
 /// Checks the constants of every call in a plan: a quantile that is not a number in [0, 1] is a planning error that
@@ -89,7 +90,8 @@ fn respelled_call(expr: Expr, input: &LogicalPlan) -> Result<Transformed<Expr>> 
 fn value_arguments(function: &AggregateUDF) -> Option<usize> {
     let is_ranked = ExactQuantiles::of(function).is_some()
         || GkFunction::of(function).is_some()
-        || RankFunction::of(function).is_some();
+        || RankFunction::of(function).is_some()
+        || ShapeFunction::of(function).is_some();
     let is_top = TopKBy::of(function).is_some();
     is_top.then_some(2).or(is_ranked.then_some(1))
 }
@@ -167,6 +169,9 @@ fn check_call(expr: &Expr) -> Result<()> {
     }
     if let Some(function) = TopKBy::of(function).filter(|function| !function.is_bound()) {
         return topk::check_arguments(function.sql_name(), args);
+    }
+    if let Some(function) = ShapeFunction::of(function) {
+        return shape::check_arguments(function.sql_name(), args);
     }
     if let (Some(function), [_, constants]) = (RankFunction::of(function), args.as_slice()) {
         return ranks::check_constants(function.sql_name(), constants);

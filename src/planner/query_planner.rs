@@ -21,7 +21,7 @@ use super::foreign::{SharedQueryPlanner, plan_with_inner};
 use super::grouped_topk::{bind_rows, rewrite_topk};
 use super::memory::with_memory_rules;
 use super::ranks::bind_constants;
-use super::rewrite::rewrite;
+use super::rewrite::{host_groups, rewrite};
 use super::staged::into_stages;
 use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
@@ -201,6 +201,7 @@ impl QueryPlanner for QuantilesPlanner {
                     let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
                     super::pinned::mark_pinned(plan, &fallback, timed, session).await?
                 };
+                let plan = host_groups(plan)?.data;
                 // Sorts with a limit are left to a physical optimizer rule, which keeps the dynamic filter that scans read.
                 let plan = if options.topk {
                     rewrite_topk(plan, false)?.data

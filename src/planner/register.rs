@@ -17,6 +17,7 @@ use super::{CheckQuantiles, FloatStatisticsRule, MovingQuantilesRule, QuantilesP
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::ranks::rank_aggregates;
+use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{
     EXACT_QUANTILES, ExactQuantiles, PERCENTILE, QuantilesExprPlanner, all_aggregates, iqr_aggregate,
@@ -195,7 +196,8 @@ impl SessionStateBuilderExt for SessionStateBuilder {
                 .iter()
                 .chain(gk_aggregates())
                 .chain(topk_aggregates())
-                .chain(rank_aggregates());
+                .chain(rank_aggregates())
+                .chain(shape_aggregates());
             // Another crate's function of a name that is Spark's stays.
             let is_taken = functions.iter().any(|function| {
                 function.name() == PERCENTILE || function.aliases().iter().any(|alias| alias == PERCENTILE)

@@ -19,7 +19,7 @@ use super::staged_call::{Argument, argument_of, staged_call};
 use super::staged_node::StagedNode;
 use crate::config::StrategyName;
 use crate::exec::staged::StagedCall;
-use crate::functions::{ExactQuantiles, GkFunction, Guarded, RankFunction, TopKBy};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, RankFunction, ShapeFunction, TopKBy};
 
 /// Column name of the count that guards the aggregates beside it.
 const GUARD: &str = "quantiles.guard";
@@ -48,6 +48,7 @@ fn is_ours(expr: &Expr) -> bool {
             || GkFunction::of(func).is_some()
             || TopKBy::of(func).is_some()
             || RankFunction::of(func).is_some()
+            || ShapeFunction::of(func).is_some()
     })
 }
 

@@ -63,6 +63,23 @@ impl Interpolation {
         self.between(spec, pick, low, high)
     }
 
+    /// The key of what lies at `num / den` of the way from the first of two keys to the second. `num` is at most `den`.
+    ///
+    /// # Errors
+    /// None for keys of `spec`.
+    pub(crate) fn part(&self, spec: &KeySpec, ends: [KeyBits; 2], num: u64, den: u64) -> Result<KeyBits> {
+        let weight = Fraction {
+            num: num.into(),
+            den: den.into(),
+        };
+        let pick = Pick {
+            low: 1,
+            high: 2,
+            weight,
+        };
+        self.between(spec, pick, ends[0], ends[1])
+    }
+
     /// The key of the answer at `pick`, from the keys of its two ranks.
     pub(super) fn between(&self, spec: &KeySpec, pick: Pick, low: KeyBits, high: KeyBits) -> Result<KeyBits> {
         if pick.low == pick.high && spec.data_type() == self.result.data_type() {

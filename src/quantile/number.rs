@@ -138,6 +138,16 @@ impl Quantile {
         )
     }
 
+    /// `floor(q n)`.
+    pub(crate) fn whole_part_of(self, n: u64) -> u64 {
+        self.times(n).0
+    }
+
+    /// Whether the quantile is less than one half.
+    pub(crate) fn is_below_half(self) -> bool {
+        self.scale > MAX_EXACT_SCALE || 2 * self.digits < 10_u128.pow(self.scale)
+    }
+
     /// The nearest `f64`: the original number for a quantile that came from one.
     pub(super) fn to_f64(self) -> f64 {
         // Digits and power are exact, and their quotient is rounded once.

@@ -8,8 +8,10 @@ use super::Fraction;
 /// `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pick {
-    pub(super) low: u64,
-    pub(super) high: u64,
+    /// The lower rank.
+    pub(crate) low: u64,
+    /// The upper rank.
+    pub(crate) high: u64,
     pub(super) weight: Fraction,
 }
 

@@ -25,6 +25,8 @@ mod ranks;
 mod refusals;
 mod select;
 mod select_edges;
+mod shape;
+mod shape_numbers;
 mod slt;
 mod sort_limit;
 mod sort_limit_files;

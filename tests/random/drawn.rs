@@ -3,6 +3,7 @@
 use datafusion::arrow::datatypes::DataType;
 
 use crate::draw::Draw;
+use crate::in_order::{Asked, NUMBERS};
 use crate::statement::*;
 use crate::table::{F, G, H, ID, K, S, Table, X, Y};
 
@@ -171,9 +172,10 @@ impl Scope<'_> {
             weight: None,
         };
         let fixed = fixed_width(&call.x.data_type(self.table));
-        match self.draw.below(23) {
+        match self.draw.below(26) {
             20..=21 => self.rank(&mut call, within),
             22 => self.iqr(&mut call),
+            23..=25 => self.in_order(&mut call),
             0..=6 => {
                 call.func = self.quantile(&call.x, within);
                 self.weigh(&mut call);
@@ -370,6 +372,39 @@ impl Scope<'_> {
         self.weigh(call);
     }
 
+    fn in_order(&mut self, call: &mut Call) {
+        let names = [
+            "mode",
+            "top_values",
+            "approx_top_k",
+            "max",
+            "min",
+            "histogram",
+            "mad",
+            "trimmed_mean",
+            "winsorized_mean",
+        ];
+        let name = self.draw.pick(&names);
+        call.distinct &= !matches!(name, "mode" | "top_values" | "approx_top_k");
+        (call.list, call.qs) = (false, Vec::new());
+        let data_type = call.x.data_type(self.table);
+        if NUMBERS.contains(&name) && !data_type.is_integer() && !data_type.is_floating() {
+            call.x = Expr::Column(self.draw.pick(&[K, F]));
+        }
+        let kind = match name {
+            "histogram" => self.draw.pick(&["", "equi-depth", "equi-width"]),
+            _ => "",
+        };
+        if kind == "equi-width" {
+            call.x = Expr::Column(K);
+        }
+        let k = match name {
+            "trimmed_mean" | "winsorized_mean" => self.draw.pick(&[0, 1, 10, 25, 49]),
+            _ => self.draw.pick(&[1, 2, 3, 10, 100]),
+        };
+        call.func = Func::InOrder(Asked { name, k, kind });
+    }
+
     /// A constant to compare values of a type with.
     fn point(&mut self, data_type: &DataType) -> Option<Point> {
         let floats = [
@@ -475,7 +510,7 @@ impl Scope<'_> {
                 let spelled = match &mut call.func {
                     Func::Quantile { within, .. } | Func::Builtin { within, .. } => within,
                     Func::Rank { name, within, .. } if name.starts_with("exact") => within,
-                    Func::Top { .. } | Func::Plain(_) | Func::Iqr { .. } => &mut None,
+                    Func::Top { .. } | Func::Plain(_) | Func::Iqr { .. } | Func::InOrder(_) => &mut None,
                     _ => continue,
                 };
                 *spelled = None;

@@ -82,7 +82,7 @@ pub(crate) fn spark(values: &[Value], q: &Q, data_type: &DataType) -> Expect {
 }
 
 /// `low + (high - low) * num / den`.
-fn between(low: &Value, high: &Value, (num, den): (u64, u64), data_type: &DataType) -> Expect {
+pub(crate) fn between(low: &Value, high: &Value, (num, den): (u64, u64), data_type: &DataType) -> Expect {
     let weight = num as f64 / den as f64;
     let mix = |low: f64, high: f64| {
         if num == 0 {

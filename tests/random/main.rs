@@ -20,6 +20,7 @@ mod draw;
 mod drawn;
 mod exact;
 mod groups;
+mod in_order;
 mod judge;
 mod known;
 mod naive;

@@ -167,6 +167,7 @@ impl Call {
                     }
                 }
             }
+            Func::InOrder(asked) => self.spelled(asked.name, &asked.constants(), None),
             Func::Iqr { method: "" } if self.weight.is_none() => self.spelled("iqr", "", None),
             Func::Iqr { method } => {
                 let method = if method.is_empty() { "linear" } else { method };

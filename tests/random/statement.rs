@@ -1,5 +1,6 @@
 //! Statements as trees.
 
+use crate::in_order::Asked;
 use crate::table::F;
 
 /// Names of the columns that a statement can use; `w` comes from a join only.
@@ -110,6 +111,8 @@ pub(crate) enum Func {
     Iqr {
         method: &'static str,
     },
+    /// A function of all values in order.
+    InOrder(Asked),
     /// `topk_by`, `max_by`, `min_by`; `asc` is the third name's direction.
     Top {
         name: &'static str,

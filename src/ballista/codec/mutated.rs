@@ -16,6 +16,7 @@ use super::tests::planned;
 use super::*;
 use crate::functions::gk::gk_aggregates;
 use crate::functions::ranks::{RankFunction, rank_aggregates};
+use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, all_aggregates};
 use crate::mutated::{Decoder, SLACK, uncounted};
@@ -131,6 +132,10 @@ fn functions() -> Vec<Vec<u8>> {
     for function in topk_aggregates() {
         all.push(Guarded::new(Arc::clone(function)).into());
         all.push(TopKBy::of(function).unwrap().bound_to(Some(3)).into());
+    }
+    for function in shape_aggregates() {
+        all.push(function.as_ref().clone());
+        all.push(Guarded::new(Arc::clone(function)).into());
     }
     for function in rank_aggregates() {
         use datafusion::common::ScalarValue;

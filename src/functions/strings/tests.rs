@@ -8,11 +8,11 @@ use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::*;
 use crate::functions::accumulator::QuantilesAccumulator;
-use crate::functions::groups::QuantilesGroupsAccumulator;
+use crate::functions::groups::CollectingGroups;
 use crate::quantile::{AnswerSpec, Method, Quantile};
 
 type OneGroup = QuantilesAccumulator<ByteStrings>;
-type StringGroups = QuantilesGroupsAccumulator<ByteStrings>;
+type StringGroups = CollectingGroups<ByteStrings>;
 
 fn column(quantile: f64, is_distinct: bool) -> TypedAnswerSpec<ByteSpec> {
     let quantile_spec = QuantileSpec {

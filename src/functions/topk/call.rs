@@ -19,15 +19,24 @@ use crate::functions::call::{constant, evaluated};
 pub(crate) fn check_arguments(sql_name: TopKName, args: &[Expr]) -> Result<()> {
     match args {
         [_, _] if sql_name.answers_one() => Ok(()),
-        [_, _, k] => {
-            let has_parameter = k.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))?;
-            match constant(k)? {
-                Some(value) => checked(sql_name, &value).map(drop),
-                None if has_parameter => Ok(()),
-                None => not_constant(sql_name, k),
-            }
-        }
+        [_, _, k] => check_rows(&sql_name, ROWS, k),
         _ => plan_err!("{}", sql_name.wrong_arguments(args.len())),
+    }
+}
+
+/// What the number of a call's answers counts, in messages.
+const ROWS: &str = "rows";
+
+/// Checks a number of rows or values (`what`) in a call of `name`, as far as it is known yet.
+///
+/// # Errors
+/// A planning error that names the number if it is not a constant integer from 1 on.
+pub(super) fn check_rows(name: &dyn Display, what: &str, k: &Expr) -> Result<()> {
+    let has_parameter = k.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))?;
+    match constant(k)? {
+        Some(value) => checked(name, what, &value).map(drop),
+        None if has_parameter => Ok(()),
+        None => not_constant(name, what, k),
     }
 }
 
@@ -37,8 +46,8 @@ pub(crate) fn check_arguments(sql_name: TopKName, args: &[Expr]) -> Result<()> {
 /// Those of [`check_arguments`], and a planning error for a parameter without a value.
 pub(crate) fn constant_k(sql_name: TopKName, expr: &Expr) -> Result<usize> {
     match constant(expr)? {
-        Some(value) => checked(sql_name, &value),
-        None => not_constant(sql_name, expr),
+        Some(value) => checked(&sql_name, ROWS, &value),
+        None => not_constant(&sql_name, ROWS, expr),
     }
 }
 
@@ -48,18 +57,18 @@ pub(crate) fn constant_k(sql_name: TopKName, expr: &Expr) -> Result<usize> {
 /// Those of [`check_arguments`].
 pub(super) fn evaluated_k(sql_name: TopKName, expr: &Arc<dyn PhysicalExpr>) -> Result<usize> {
     match evaluated(expr)? {
-        Some(value) => checked(sql_name, &value),
-        None => not_constant(sql_name, expr),
+        Some(value) => checked(&sql_name, ROWS, &value),
+        None => not_constant(&sql_name, ROWS, expr),
     }
 }
 
-/// The error for a number of rows that is no such constant.
-fn not_constant<T>(sql_name: TopKName, shown: &dyn Display) -> Result<T> {
-    plan_err!("{sql_name}: the number of rows must be a constant integer of at least 1, got {shown}")
+/// The error for a number of rows or values that is no such constant.
+fn not_constant<T>(name: &dyn Display, what: &str, shown: &dyn Display) -> Result<T> {
+    plan_err!("{name}: the number of {what} must be a constant integer of at least 1, got {shown}")
 }
 
-/// The number of rows that a value says.
-fn checked(sql_name: TopKName, value: &ScalarValue) -> Result<usize> {
+/// The number that a value says.
+fn checked(name: &dyn Display, what: &str, value: &ScalarValue) -> Result<usize> {
     use ScalarValue::*;
     let k = match value {
         Int8(Some(k)) => i128::from(*k),
@@ -70,10 +79,10 @@ fn checked(sql_name: TopKName, value: &ScalarValue) -> Result<usize> {
         UInt16(Some(k)) => i128::from(*k),
         UInt32(Some(k)) => i128::from(*k),
         UInt64(Some(k)) => i128::from(*k),
-        other => return not_constant(sql_name, &format!("{other} of type {}", other.data_type())),
+        other => return not_constant(name, what, &format!("{other} of type {}", other.data_type())),
     };
     match usize::try_from(k) {
         Ok(k) if k > 0 => Ok(k),
-        _ => not_constant(sql_name, &k),
+        _ => not_constant(name, what, &k),
     }
 }

@@ -198,6 +198,13 @@ static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
     all.into_iter().map(function).collect()
 });
 
+/// The registered function of a name and a direction, which only `topk_by` can choose.
+pub(crate) fn topk_aggregate(sql_name: TopKName, ascending: bool) -> Arc<AggregateUDF> {
+    let name = TopKBy::new(sql_name, ascending).name;
+    let found = AGGREGATES.iter().find(|function| function.name() == name);
+    Arc::clone(found.expect("there is one for each name and its directions"))
+}
+
 /// Every aggregate function of the best rows, to register.
 pub(crate) fn topk_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES

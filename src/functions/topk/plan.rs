@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use datafusion::common::{Result, plan_err};
+use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::{AggregateUDF, Expr};
 
-use super::call::check_arguments;
-use super::{TopKBy, TopKName, topk_aggregates};
+use super::call::{check_arguments, check_rows};
+use super::{TopKBy, TopKName, topk_aggregate};
 use crate::functions::call::constant;
 
 /// The function that a call means, with its direction, and the other arguments.
@@ -33,12 +34,34 @@ pub(crate) fn plan_call(
         return plan_err!("{}", sql_name.wrong_arguments(args.len()));
     }
     check_arguments(sql_name, &planned)?;
-    let name = TopKBy::new(sql_name, ascending).name;
-    let found = topk_aggregates().iter().find(|udf| udf.name() == name);
-    match found {
-        Some(found) => Ok((Arc::clone(found), planned)),
-        None => plan_err!("{sql_name} has no other direction"),
+    Ok((topk_aggregate(sql_name, ascending), planned))
+}
+
+/// The function that a call of DataFusion's `max` or `min` with a number of values means, DuckDB's `max(x, k)` and `min(x, k)`, and its
+/// arguments; `None` for any other call.
+///
+/// # Errors
+/// A planning error that names a number of values which is not a constant integer from 1 on.
+pub(crate) fn plan_ends(
+    function: &AggregateUDF,
+    args: &[Expr],
+    order_by: &[Sort],
+) -> Result<Option<(Arc<AggregateUDF>, Vec<Expr>)>> {
+    let inner = function.inner();
+    let (is_max, [x, k]) = (inner.is::<Max>(), args) else {
+        return Ok(None);
+    };
+    if !is_max && !inner.is::<Min>() {
+        return Ok(None);
     }
+    let name = function.name();
+    if let Some(order) = order_by.first() {
+        return plan_err!("{name} takes no order but its own: remove ORDER BY {order}");
+    }
+    check_rows(&name, "values", k)?;
+    let sql_name = if is_max { TopKName::Max } else { TopKName::Min };
+    let planned = topk_aggregate(sql_name, !is_max);
+    Ok(Some((planned, vec![x.clone(), x.clone(), k.clone()])))
 }
 
 /// Whether a direction argument is ascending.

@@ -23,6 +23,15 @@ impl ByteStrings {
         }
     }
 
+    /// Sorts locations by their values. Fast where they consist of a few ascending runs.
+    pub(crate) fn sort(&self, locations: &mut [At]) {
+        let (common, mut pairs) = self.keyed(locations, 0);
+        pairs.sort_by(|a, b| self.compare(common, a, b));
+        for (location, pair) in locations.iter_mut().zip(pairs) {
+            *location = pair.1;
+        }
+    }
+
     /// Sorts locations by their values, moves one for each distinct value to the front, and returns these.
     pub(crate) fn sort_distinct<'a>(&self, locations: &'a mut [At]) -> &'a mut [At] {
         let (common, mut pairs) = self.keyed(locations, 0);

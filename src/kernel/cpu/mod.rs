@@ -15,6 +15,7 @@ mod blocks;
 pub(crate) mod columns;
 mod count;
 pub(crate) mod edges;
+pub(crate) mod exact_sum;
 mod extract;
 pub(crate) mod groups;
 mod lists;

@@ -1,0 +1,31 @@
+//! Functions of all values of a column in order: the most frequent ones, their spread, and how many lie where.
+//!
+//! | call | answer |
+//! | --- | --- |
+//! | `mode(x)` | the most frequent value; of several the smallest |
+//! | `top_values(x, k)` | list of the k most frequent values with their counts, the most frequent first, of equal counts the smaller value first |
+//! | `approx_top_k(x, k)` | the same values without their counts, exact in spite of the name, which is DuckDB's |
+//! | `mad(x)` | the median of the absolute deviations from the median |
+//! | `trimmed_mean(x, p)`, `winsorized_mean(x, p)` | [means](mean) in which floor(p n) values at each end do not count, or count as what is next to them |
+//! | `histogram(x, bins [, kind])` | list of [bins](histogram) with their edges and counts |
+//!
+//! NULLs are skipped; no values give NULL. The accumulators hold the values of a group ([`held`], and flat memory for many groups) and hand
+//! them over [in order](sorted); a [question](asked) reads them once.
+
+mod asked;
+mod call;
+mod deviation;
+mod frequency;
+mod function;
+mod held;
+mod histogram;
+mod mean;
+mod name;
+mod number;
+mod plan;
+mod sorted;
+
+pub(crate) use self::call::check_arguments;
+pub(crate) use self::function::{ShapeFunction, shape, shape_aggregates};
+pub(crate) use self::name::ShapeName;
+pub(crate) use self::plan::plan_call;
