@@ -9,6 +9,9 @@ use crate::kernel::cpu::groups::segments::select_by;
 use crate::kernel::cpu::groups::weighted::{merge_equal, select_weighted};
 use crate::key::PrefixKey;
 
+/// The prefix key of a value behind the common prefix, and the location of the value.
+type KeyedPlace = (u64, At);
+
 impl ByteStrings {
     /// Reorders locations of values so that those of `ranks` are where a sort by value would put them. The ranks are
     /// from 1, ascending, distinct, and at most the number of locations. `known` is the number of first bytes that are
@@ -66,7 +69,7 @@ impl ByteStrings {
     }
 
     /// [`Self::keyed`] for locations with weights.
-    fn keyed_items(&self, items: &[(At, u64)]) -> (usize, Vec<((u64, At), u64)>) {
+    fn keyed_items(&self, items: &[(At, u64)]) -> (usize, Vec<(KeyedPlace, u64)>) {
         let places: Vec<At> = items.iter().map(|(at, _)| *at).collect();
         let (common, keyed) = self.keyed(&places, 0);
         let weights = items.iter().map(|(_, weight)| *weight);
@@ -74,7 +77,7 @@ impl ByteStrings {
     }
 
     /// The length of the common prefix in bytes, and the prefix key of what follows it in each value.
-    fn keyed(&self, locations: &[At], known: usize) -> (usize, Vec<(u64, At)>) {
+    fn keyed(&self, locations: &[At], known: usize) -> (usize, Vec<KeyedPlace>) {
         let bounds = self.bounds_of(locations, known);
         let common = bounds.map_or(0, |bounds| bounds.prefix.len());
         let key = |at: &At| (u64::of(&self.value(*at)[common..]), *at);

@@ -127,7 +127,7 @@ pub(crate) fn integer_mean(sum: i128, count: u64) -> f64 {
 /// is a fraction behind `number`.
 fn quotient(number: u128, behind: bool, exponent: i32, count: u64) -> f64 {
     let count = u128::from(count);
-    let (quotient, behind) = (number / count, behind || number % count != 0);
+    let (quotient, behind) = (number / count, behind || !number.is_multiple_of(count));
     let bits = (u128::BITS - quotient.leading_zeros()) as i32;
     // The exponent of the last bit that a `f64` of this size has.
     let last = (bits - 53 + exponent).max(LEAST);
