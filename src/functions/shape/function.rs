@@ -130,22 +130,30 @@ impl ShapeFunction {
                 let asked = EquiWidth::try_new(&spec, bins)?;
                 Ok(about_keys::<M, _>(spec, asked, is_distinct))
             }
-            (name, constants) => {
-                let result = KeySpec::try_new(&number_type(name, x)?)?;
-                let spec = KeySpec::try_new(x)?;
-                let is_winsorized = name == ShapeName::WinsorizedMean;
-                match constants {
-                    Constants::Share(share) => {
-                        let asked = RobustMean::new(&spec, result, share, is_winsorized);
-                        Ok(about_keys::<M, _>(spec, asked, is_distinct))
-                    }
-                    Constants::None => {
-                        let asked = Deviation::try_new(&spec, &result)?;
-                        Ok(about_keys::<M, _>(spec, asked, is_distinct))
-                    }
-                    Constants::Number(_) => internal_err!("{name} with a number"),
-                }
+            (_, constants) => self.about_numbers::<M>(x, constants, is_distinct),
+        }
+    }
+
+    /// The accumulator of a call with arithmetic, over values of type `x`.
+    fn about_numbers<M: Accumulating>(
+        &self,
+        x: &DataType,
+        constants: Constants,
+        is_distinct: bool,
+    ) -> Result<M::Out> {
+        let result = KeySpec::try_new(&number_type(self.sql_name, x)?)?;
+        let spec = KeySpec::try_new(x)?;
+        match constants {
+            Constants::Share(share) => {
+                let is_winsorized = self.sql_name == ShapeName::WinsorizedMean;
+                let asked = RobustMean::new(&spec, result, share, is_winsorized);
+                Ok(about_keys::<M, _>(spec, asked, is_distinct))
             }
+            Constants::None => {
+                let asked = Deviation::try_new(&spec, &result)?;
+                Ok(about_keys::<M, _>(spec, asked, is_distinct))
+            }
+            Constants::Number(_) => internal_err!("{} with a number", self.sql_name),
         }
     }
 }
