@@ -39,7 +39,7 @@ pub(super) fn groups_accumulator(answer_spec: AnswerSpec, is_weighted: bool) -> 
     }
 }
 
-/// What is asked of the values of each group.
+/// A question about the values of groups: how values become items, and how the items of a group become its answer.
 pub(super) trait AskedOfGroups<C: Collected>: Debug + Send + Sync + 'static {
     /// How values become keys or byte strings.
     fn spec(&self) -> &C::Spec;

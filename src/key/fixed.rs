@@ -110,6 +110,14 @@ impl Encoding {
         }
     }
 
+    /// The key of one word.
+    #[inline(always)]
+    pub(crate) fn key<K: Key>(self, word: K) -> K {
+        let mut key = [K::default()];
+        self.encode(&[word], &mut key);
+        key[0]
+    }
+
     pub(super) fn integer(self, bits: KeyBits) -> i128 {
         match self {
             Encoding::Signed(Width::W32) => self.decode(bits as u32) as i32 as i128,
@@ -142,18 +150,13 @@ impl Encoding {
     }
 
     pub(super) fn float_key(self, value: f64) -> KeyBits {
-        fn key<K: Key>(encoding: Encoding, word: K) -> KeyBits {
-            let mut key = [K::default()];
-            encoding.encode(&[word], &mut key);
-            key[0].to_bits()
-        }
         match self.bits() {
             16 => {
                 let half = <Float16Type as ArrowPrimitiveType>::Native::from_f64(value);
-                key(self, u32::from(half.to_bits()))
+                self.key(u32::from(half.to_bits())).to_bits()
             }
-            32 => key(self, (value as f32).to_bits()),
-            _ => key(self, value.to_bits()),
+            32 => self.key((value as f32).to_bits()).to_bits(),
+            _ => self.key(value.to_bits()).to_bits(),
         }
     }
 

@@ -90,12 +90,9 @@ fn encode_each<K: Key>(
     take: &mut impl FnMut(KeyBits) -> Result<()>,
 ) -> Result<()> {
     let words: &[K] = bytemuck::cast_slice(bytes);
-    let mut key = [K::default()];
-    for word in words.chunks(1) {
-        encoding.encode(word, &mut key);
-        take(key[0].to_bits())?;
-    }
-    Ok(())
+    words
+        .iter()
+        .try_for_each(|word| take(encoding.key(*word).to_bits()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{LocalShards, RoundTrace, Shards, Solution, solve_ranks};
 use crate::config::StrategyName;
 use crate::kernel::cpu::shard_of_keys;
 use crate::kernel::round::{Reply, Request};
-use crate::key::{KeyBits, KeyVec, Width};
+use crate::key::{KeyVec, Width};
 use crate::memory::RoundMemory;
 use crate::threads::ThreadPool;
 
@@ -23,7 +23,7 @@ const LEAST: u64 = 1 << 18;
 pub(crate) struct Candidates {
     n: u64,
     ranks: Vec<u64>,
-    /// The ranks among the candidates, in the order of `ranks`, of which some may be equal to a neighbour.
+    /// The rank of the same value among the candidates, for each of `ranks`.
     among: Vec<u64>,
     /// The candidates of each partition.
     keys: Vec<KeyVec>,
@@ -32,7 +32,8 @@ pub(crate) struct Candidates {
 
 impl Candidates {
     /// Takes the collected keys out of the replies of all partitions to `request`, a count of all of the `n` values. `None`, and the
-    /// replies are as before, if the keys are few, or do not hold every one of `ranks`, or a partition had no memory for them.
+    /// replies are as before, if the keys are few, or do not hold every one of `ranks`, or a partition had no memory for them: merged
+    /// replies say what is wrong, if anything is.
     ///
     /// # Errors
     /// An internal error if the counts contradict each other.
@@ -47,22 +48,12 @@ impl Candidates {
         let Request::Count { cells, keep, .. } = request else {
             return Ok(None);
         };
-        let mut counts = vec![0_u64; cells.len()];
-        for reply in replies.iter() {
-            let Reply::Counts { counts: own, kept } = reply else {
-                return internal_err!("a reply that does not answer {}", request.name());
-            };
-            if kept.len() != keep.len() || own.len() != counts.len() {
-                return Ok(None);
-            }
-            counts
-                .iter_mut()
-                .zip(own)
-                .for_each(|(count, own)| *count = count.saturating_add(*own));
-        }
+        let Some(counts) = counts_of(replies, cells.len(), keep.len()) else {
+            return Ok(None);
+        };
         let mut progress = Progress::try_new(width, n, ranks.to_vec())?;
         progress.narrow(cells, &counts, &[], Vec::new())?;
-        if progress.candidates() < LEAST || progress.active_ranks() != ranks.len() {
+        if progress.candidates() < LEAST {
             return Ok(None);
         }
         let (mut lists, mut among, mut before) = (Vec::new(), Vec::new(), 0);
@@ -75,6 +66,9 @@ impl Candidates {
             let own = progress.ranks_in(active).iter();
             among.extend(own.map(|rank| rank - active.below + before));
             before += active.inside;
+        }
+        if among.len() < ranks.len() {
+            return Ok(None);
         }
         let keys = replies.iter_mut().map(|reply| taken(reply, &lists, width));
         Ok(Some(Self {
@@ -115,16 +109,36 @@ impl Candidates {
         }];
         let found = solve_ranks(&mut shards, strategy.as_ref(), self.among).await?;
         rounds.extend(found.rounds);
-        let keys: Vec<KeyBits> = found.keys;
         Ok(Solution {
             n: self.n,
             strategy: label,
             rounds,
             ranks: self.ranks,
-            keys,
+            keys: found.keys,
             rank_bounds: None,
         })
     }
+}
+
+/// The merged counts of `cells` cells. `None` if a reply has no list for each of `kept` cells.
+fn counts_of(replies: &[Reply], cells: usize, kept: usize) -> Option<Vec<u64>> {
+    let mut counts = vec![0_u64; cells];
+    for reply in replies {
+        let Reply::Counts {
+            counts: own,
+            kept: lists,
+        } = reply
+        else {
+            return None;
+        };
+        if lists.len() != kept || own.len() != cells {
+            return None;
+        }
+        for (count, own) in counts.iter_mut().zip(own) {
+            *count = count.checked_add(*own)?;
+        }
+    }
+    Some(counts)
 }
 
 /// Takes the lists of these indices out of a reply, as one.

@@ -115,11 +115,6 @@ impl Progress {
         &self.ranks[active.ranks.clone()]
     }
 
-    /// Number of target ranks whose keys are not found yet.
-    pub(crate) fn active_ranks(&self) -> usize {
-        self.active.iter().map(|active| active.ranks.len()).sum()
-    }
-
     /// The active brackets as a request has them.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::numbered::Piece;
 use crate::key::Width;
 use crate::key::with_key;
-use crate::threads::StopOnDrop;
+use crate::threads::{Stop, ThreadPool};
 
 /// Bytes that the counters of a few threads take.
 pub(super) const COUNTING_BYTES: usize = 8 << 20;
@@ -58,9 +58,8 @@ pub(super) async fn answer<W: GroupKey>(
             groups,
             spec: column.spec.clone(),
             distinct: column.distinct,
-            threads: work.solver.threads,
+            pool: ThreadPool::new(work.solver.threads, Stop::default()),
             memory: memory.new_empty(),
-            stop: StopOnDrop::default(),
         };
         let found = with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?);
         answers.push(Answers::Keys(found));

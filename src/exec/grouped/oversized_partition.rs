@@ -22,9 +22,7 @@ use crate::kernel::cpu::groups::numbered::{BLOCK, Numbered};
 use crate::key::ShardKey;
 use crate::key::Width;
 use crate::key::with_key;
-use crate::threads::Stop;
-use crate::threads::StopOnDrop;
-use crate::threads::blocking;
+use crate::threads::{Stop, ThreadPool, blocking};
 
 /// The answers of oversized hash partitions, a batch for each, one after the other.
 pub(super) fn batches<W: GroupKey>(
@@ -164,9 +162,8 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
             groups: count,
             spec: column.spec.clone(),
             distinct: column.distinct,
-            threads: solver.threads,
+            pool: ThreadPool::new(solver.threads, Stop::default()),
             memory: partitions.memory.new_empty(),
-            stop: StopOnDrop::default(),
         };
         let found = with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?);
         answers.push(Answers::Keys(found));

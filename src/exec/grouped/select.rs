@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::failpoint::may_fail;
@@ -13,7 +12,7 @@ use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::key::KeySpec;
 use crate::key::ShardKey;
 use crate::memory::reserve;
-use crate::threads::{Stop, StopOnDrop, ThreadPool, blocking};
+use crate::threads::{Stop, ThreadPool, blocking};
 
 /// Up to this many rows, bringing the keys of each group together takes no longer than counting.
 pub(super) const GATHERED_ROWS: usize = 1 << 17;
@@ -29,9 +28,9 @@ pub(super) struct Selection<P> {
     pub(super) spec: KeySpec,
     /// Whether it selects among distinct keys. If so, all keys of a group are brought together.
     pub(super) distinct: bool,
-    pub(super) threads: usize,
+    /// The threads that work on the pieces.
+    pub(super) pool: ThreadPool,
     pub(super) memory: MemoryReservation,
-    pub(super) stop: StopOnDrop,
 }
 
 impl<P: 'static> Selection<P> {
@@ -76,11 +75,12 @@ impl<P: 'static> Selection<P> {
         let keys: usize = extracted.iter().map(|(_, keys)| keys.len()).sum();
         let copies = keys * (size_of::<u32>() + 2 * size_of::<K>());
         reserve(&self.memory, copies + wanted.pairs() * 2 * size_of::<usize>())?;
-        let shares = wanted.shares(if keys < SHARED_KEYS { 1 } else { self.threads });
-        let pool = ThreadPool::new(self.threads, Stop::default());
+        let threads = self.pool.threads();
+        let shares = wanted.shares(if keys < SHARED_KEYS { 1 } else { threads });
         let found = {
             let wanted = Arc::clone(&wanted);
-            pool.map(shares, move |pairs, _| wanted.select(pairs, &extracted))
+            self.pool
+                .map(shares, move |pairs, _| wanted.select(pairs, &extracted))
         };
         wanted.answers(found.await?.into_iter().flatten(), &mut plans)
     }
@@ -97,7 +97,7 @@ impl<P: 'static> Selection<P> {
             let grid = Grid::sampled::<K>(&self.pieces, rows, self.groups, most)?;
             drop(sample);
             // Counters of each thread (4 bytes), and their totals and the numbers of wanted pairs (12 bytes).
-            let reserved = reserve(&self.memory, grid.counters() * (4 * self.threads + 12));
+            let reserved = reserve(&self.memory, grid.counters() * (4 * self.pool.threads() + 12));
             if reserved.is_ok() || most <= LEAST_CELLS * self.groups {
                 return reserved.map(|()| grid);
             }
@@ -115,7 +115,7 @@ impl<P: 'static> Selection<P> {
             may_fail!("group_gather");
             let (mut ids, mut keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
             for piece in self.pieces.iter() {
-                piece.blocks(&self.stop.0, |own, block| {
+                piece.blocks(self.pool.stop(), |own, block| {
                     ids.extend(own.iter().map(|id| u32::from(*id)));
                     keys.extend_from_slice(block);
                     Ok(())
@@ -131,27 +131,22 @@ impl<P: 'static> Selection<P> {
     /// Runs `work` over all pieces, divided between threads. Results come in the order of pieces.
     async fn each<K: ShardKey, T: Send + 'static>(
         &self,
-        work: impl Fn(&[P], &MemoryReservation, &Stop) -> Result<T> + Clone + Send + Sync + 'static,
+        work: impl Fn(&[P], &MemoryReservation, &Stop) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Vec<T>>
     where
         P: Numbered<K>,
     {
-        let tasks = shares(&self.pieces, self.threads).into_iter().map(|share| {
-            let (work, pieces, stop) = (work.clone(), Arc::clone(&self.pieces), self.stop.0.clone());
-            let memory = self.memory.new_empty();
-            SpawnedTask::spawn_blocking(move || {
-                work(&pieces[share], &memory, &stop).map(|done| (done, memory))
-            })
-        });
-        let tasks: Vec<_> = tasks.collect();
-        let mut results = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            let joined = task.join().await;
-            let (done, memory) =
-                joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+        let (pieces, memory) = (Arc::clone(&self.pieces), self.memory.new_empty());
+        let done = self
+            .pool
+            .map(shares(&self.pieces, self.pool.threads()), move |share, stop| {
+                let memory = memory.new_empty();
+                Ok((work(&pieces[share], &memory, stop)?, memory))
+            });
+        let done = done.await?.into_iter().map(|(done, memory)| {
             self.memory.grow(memory.free());
-            results.push(done);
-        }
-        Ok(results)
+            done
+        });
+        Ok(done.collect())
     }
 }

@@ -20,7 +20,7 @@ pub(super) enum Frequency {
     Mode,
     /// A list of the most frequent values, at most so many.
     Values(usize),
-    /// The same list, each value with the number of its copies.
+    /// A list of the most frequent values, at most so many, each with the number of its copies.
     Counts(usize),
 }
 

@@ -3,12 +3,11 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, BooleanArray, UInt64Array};
-use datafusion::arrow::datatypes::UInt64Type;
+use datafusion::arrow::array::{ArrayRef, BooleanArray, UInt64Array};
 use datafusion::common::{Result, ScalarValue};
 
 use super::weights::counted;
-use super::{MERGED_FROM, add_selected};
+use super::{MERGED_FROM, add_selected, weights_of};
 use crate::functions::collected::{Collected, Frame, reserve};
 use crate::functions::keys::{KeyFrame, take_runs};
 use crate::kernel::cpu::groups::segments::Plan;
@@ -24,11 +23,6 @@ impl<K> Default for WeightedKeys<K> {
     fn default() -> Self {
         Self(Vec::new())
     }
-}
-
-/// The weights in the second of the columns that [`counted`] gives.
-fn weights(columns: &[ArrayRef]) -> &UInt64Array {
-    columns[1].as_primitive::<UInt64Type>()
 }
 
 /// Keys and their weights as columns of states.
@@ -56,7 +50,7 @@ impl<K: Key> Collected for WeightedKeys<K> {
         let mut keys = Vec::<K>::with_capacity(columns[0].len());
         spec.append_keys(columns[0].as_ref(), &mut keys)?;
         reserve(&mut self.0, keys.len())?;
-        let weights = weights(columns).values().iter().copied();
+        let weights = weights_of(columns).values().iter().copied();
         let before = self.0.len();
         self.0.extend(keys.into_iter().zip(weights));
         Ok(self.0.len() - before)
@@ -131,14 +125,13 @@ impl<K: Key> KeyFrame<K> {
     }
 }
 
-/// Calls `each` with each key that counts, and its weight.
+/// Calls `each` with the key and the weight of each row of columns that [`counted`] gives.
 fn each_weighted<K: Key>(
     spec: &KeySpec,
-    args: &[ArrayRef],
+    columns: &[ArrayRef],
     mut each: impl FnMut(K, u64) -> Result<()>,
 ) -> Result<()> {
-    let (columns, _) = counted(args, None)?;
-    let mut weights = weights(&columns).values().iter();
+    let mut weights = weights_of(columns).values().iter();
     spec.for_each_key(columns[0].as_ref(), |key| {
         let weight = weights.next().copied().unwrap_or(0);
         each(K::from_bits(key), weight)
@@ -154,13 +147,15 @@ impl<K: Key> Frame<WeightedKeys<K>> for KeyFrame<K> {
     }
 
     fn insert(&mut self, column: &TypedAnswerSpec, args: &[ArrayRef]) -> Result<()> {
-        each_weighted(column.spec(), args, |key, weight| {
+        let (columns, _) = counted(args, None)?;
+        each_weighted(column.spec(), &columns, |key, weight| {
             self.insert_weighted(key, weight)
         })
     }
 
     fn remove(&mut self, column: &TypedAnswerSpec, args: &[ArrayRef]) -> Result<()> {
-        each_weighted(column.spec(), args, |key: K, weight| {
+        let (columns, _) = counted(args, None)?;
+        each_weighted(column.spec(), &columns, |key: K, weight| {
             self.tree.remove_by(weight, &|other| other.cmp(&key)).map(drop)
         })
     }

@@ -15,10 +15,17 @@ pub(super) use self::keys::WeightedKeys;
 pub(super) use self::strings::WeightedStrings;
 pub(super) use self::weights::weight_type;
 
+use datafusion::arrow::array::{ArrayRef, AsArray, UInt64Array};
+use datafusion::arrow::datatypes::UInt64Type;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::kernel::cpu::groups::segments::Plan;
 use crate::quantile::Found;
+
+/// The weights in the second of the columns that [`counted`](weights::counted) gives.
+fn weights_of(columns: &[ArrayRef]) -> &UInt64Array {
+    columns[1].as_primitive::<UInt64Type>()
+}
 
 /// Number of items from which on equal values are brought together.
 const MERGED_FROM: usize = 1 << 16;

@@ -3,12 +3,11 @@
 use std::mem::{size_of, take};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, BooleanArray, UInt64Array};
-use datafusion::arrow::datatypes::UInt64Type;
+use datafusion::arrow::array::{ArrayRef, BooleanArray, UInt64Array};
 use datafusion::common::{Result, ScalarValue};
 
 use super::weights::counted;
-use super::{MERGED_FROM, add_selected};
+use super::{MERGED_FROM, add_selected, weights_of};
 use crate::functions::collected::{Collected, Frame, reserve};
 use crate::functions::strings::StringFrame;
 use crate::kernel::byte_strings::{At, ByteStrings};
@@ -50,7 +49,7 @@ fn each_weighted(
     columns: &[ArrayRef],
     mut each: impl FnMut(&[u8], u64) -> Result<()>,
 ) -> Result<()> {
-    let mut weights = columns[1].as_primitive::<UInt64Type>().values().iter();
+    let mut weights = weights_of(columns).values().iter();
     spec.each(columns[0].as_ref(), None, |value| {
         each(value, weights.next().copied().unwrap_or(0))
     })

@@ -110,12 +110,7 @@ impl<K: Key> WordBlock<'_, K> {
     #[inline(always)]
     pub(super) fn key(&self, at: usize) -> K {
         let word = self.words[at];
-        let Some(encoding) = self.encoding else {
-            return word;
-        };
-        let mut key = [K::default()];
-        encoding.encode(&[word], &mut key);
-        key[0]
+        self.encoding.map_or(word, |encoding| encoding.key(word))
     }
 }
 
@@ -506,11 +501,7 @@ impl<K: Key> Store<K> {
             keys.push(match chunk {
                 None => continue,
                 Some(Chunk::Own { pages, .. }) => pages.words()[at],
-                Some(Chunk::Shared { raw, encoding }) => {
-                    let mut key = [K::default()];
-                    encoding.encode(&words(raw)[at..=at], &mut key);
-                    key[0]
-                }
+                Some(Chunk::Shared { raw, encoding }) => encoding.key(words(raw)[at]),
                 Some(Chunk::Spilled { offset, len }) => {
                     if at >= first + window.len() || window.is_empty() {
                         window.resize(ahead.min(len - at), K::default());
