@@ -86,7 +86,8 @@ def test_a_terminal_shows_what_is_read(tmp_path, monkeypatch, source, call):
     assert lines[-1] == "" and max(map(len, lines)) < 80, lines
     assert min(numbers(r"([\d.]+) s\b", text)) >= 1.0
     read = numbers(r"([\d,]+) rows", text)
-    assert max(read) == int(printed)
+    # The last look comes before the end of the query.
+    assert int(printed) / 4 < max(read) <= int(printed)
     if source == "csv":
         # How many rows a CSV file has is known at its end.
         assert "%" not in text and "[" not in text
