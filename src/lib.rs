@@ -74,9 +74,11 @@ mod memory;
 pub mod memory;
 #[cfg(test)]
 mod mutated;
+mod parsing;
 #[cfg(feature = "cuda")]
 pub mod pinned;
 pub mod planner;
+pub mod profile;
 #[cfg(not(feature = "internals"))]
 mod quantile;
 #[cfg(feature = "internals")]
@@ -93,6 +95,7 @@ mod sketch;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod sketch;
+pub mod statement;
 #[cfg(not(feature = "internals"))]
 mod threads;
 #[cfg(feature = "internals")]

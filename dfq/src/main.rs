@@ -1,7 +1,7 @@
 //! `dfq`: exact quantiles from the command line.
 //!
 //! `dfq sql` runs SQL with DataFusion and this crate's functions over local files and object stores,
-//! `dfq generate` writes data to try it on, and `dfq demo` shows the main job with times beside
+//! `dfq profile` shows what the columns of files hold, `dfq generate` writes data to try it on, and `dfq demo` shows the main job with times beside
 //! DataFusion's built-in function. Data goes to standard output alone; times, progress and errors go to
 //! standard error. Exit codes: 0 success, 1 a failed statement or job, 2 a wrong option, 130 interrupted.
 
@@ -12,8 +12,10 @@ mod cluster;
 mod console;
 mod demo;
 mod generate;
+mod profile;
 mod sql;
 
+use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -49,10 +51,18 @@ struct Cli {
 enum Command {
     /// Run SQL statements: from the command line, from files, from standard input, or at a prompt
     Sql(sql::SqlArgs),
+    /// Show what each column of a file holds: exact percentiles, distinct and frequent values, a histogram
+    Profile(profile::ProfileArgs),
     /// Write Parquet files to try things on
     Generate(generate::GenerateArgs),
     /// Show exact quantiles of TPC-H lineitem, timed beside DataFusion's built-in percentile_cont
     Demo(demo::DemoArgs),
+    /// Print a script that completes dfq's commands and options: source it, or put it where the shell looks for it
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
     /// Start a local cluster: a scheduler and executors on this machine
     #[cfg(feature = "ballista")]
     Cluster(cluster::ClusterArgs),
@@ -70,7 +80,8 @@ impl Command {
         match self {
             Command::Sql(args) => args.session.limits_memory(),
             Command::Demo(args) => args.session.limits_memory(),
-            Command::Generate(_) => false,
+            Command::Profile(args) => args.session.limits_memory(),
+            Command::Generate(_) | Command::Completions { .. } => false,
             #[cfg(feature = "ballista")]
             Command::Executor(args) => args.limits_memory(),
             // Queries run in executors, which are processes of their own.
@@ -150,6 +161,19 @@ fn usage_error(subcommand: &str, message: &str) -> ! {
     }
 }
 
+/// Prints the completions of a shell.
+fn completions(shell: clap_complete::Shell) -> End {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "dfq", &mut script);
+    // A reader that went away has seen enough.
+    match std::io::stdout().write_all(&script) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            End::error(format!("cannot write to standard output: {error}"))
+        }
+        _ => End::Success,
+    }
+}
+
 async fn run(cli: Cli, matches: &ArgMatches) -> End {
     match cli.command {
         // The order of -c and -f among each other is only in the raw matches.
@@ -157,8 +181,10 @@ async fn run(cli: Cli, matches: &ArgMatches) -> End {
             Some(matches) => sql::run(args, matches).await,
             None => End::error("the sql subcommand has no arguments".to_string()),
         },
+        Command::Profile(args) => profile::run(args).await,
         Command::Generate(args) => generate::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Completions { shell } => completions(shell),
         #[cfg(feature = "ballista")]
         Command::Cluster(args) => cluster::run_cluster(args).await,
         #[cfg(feature = "ballista")]

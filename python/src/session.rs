@@ -10,8 +10,9 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{DataFrame, SessionContext};
 #[cfg(feature = "cuda")]
-use datafusion_quantiles::pinned::{self, PinStatement};
+use datafusion_quantiles::pinned;
 use datafusion_quantiles::session::SessionLimits;
+use datafusion_quantiles::statement::{self, Statement};
 use pyo3::prelude::*;
 
 use crate::error::{exception, mistake};
@@ -104,14 +105,15 @@ impl Session {
         let ctx = self.ctx()?;
         let unknown = || {
             let state = ctx.state();
-            #[cfg(feature = "cuda")]
-            if PinStatement::of(sql, state.config_options())?.is_some() {
-                return Ok(Vec::new());
-            }
-            let dialect = state.config_options().sql_parser.dialect;
-            let statement = state.sql_to_statement(sql, &dialect)?;
+            let references = match Statement::of(sql, state.config_options())? {
+                Some(ours) => ours.table_references(&state)?,
+                None => {
+                    let dialect = state.config_options().sql_parser.dialect;
+                    state.resolve_table_references(&state.sql_to_statement(sql, &dialect)?)?
+                }
+            };
             let mut names = Vec::new();
-            for reference in state.resolve_table_references(&statement)? {
+            for reference in references {
                 if let TableReference::Bare { table } = &reference
                     && !ctx.table_exist(reference.clone())?
                 {
@@ -218,10 +220,7 @@ fn replace(ctx: &SessionContext, name: &str, table: Arc<dyn TableProvider>) -> R
 
 /// Plans a statement. One that writes is done at once: nobody may ever read its answer.
 async fn plan(ctx: &SessionContext, sql: &str, watch: Watch) -> Result<DataFrame> {
-    #[cfg(feature = "cuda")]
-    let frame = pinned::sql(ctx, sql).await?;
-    #[cfg(not(feature = "cuda"))]
-    let frame = ctx.sql(sql).await?;
+    let frame = statement::sql(ctx, sql).await?;
     match frame.logical_plan() {
         LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => run_at_once(ctx, frame, watch).await,
         _ => Ok(frame),

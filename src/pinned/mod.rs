@@ -6,7 +6,7 @@
 //! SHOW PINNED;
 //! UNPIN TABLE trips;
 //! ```
-//! [`sql`] runs these statements and all others. [`pin_table`], [`unpin_table`] and [`pinned_tables`] do the same without SQL.
+//! [`crate::statement::sql`] runs these statements and all others. [`pin_table`], [`unpin_table`] and [`pinned_tables`] do the same without SQL.
 //!
 //! The device computes exact quantiles, `topk_by`, `max_by` and `min_by`, with and without groups, and `ORDER BY` one column with a
 //! `LIMIT`, if all columns that the query names are pinned. `EXPLAIN` shows whether it does.
@@ -42,7 +42,7 @@ use crate::exec::{PinnedTable, PinnedTables, full_name};
 use crate::kernel::cuda::Device;
 use crate::kernel::cuda::Devices;
 use crate::planner::check_runs_here;
-pub use statement::{PinStatement, sql};
+pub use statement::PinStatement;
 
 /// Lets a session use these devices in place of those of the machine: `cuda:N` means the one with index N.
 #[cfg(feature = "internals")]

@@ -1,17 +1,18 @@
 //! The statements `PIN TABLE`, `UNPIN TABLE` and `SHOW PINNED`: parser and execution.
 
-use datafusion::common::{DataFusionError, Result, TableReference};
+use datafusion::common::{Result, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::LogicalPlanBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::planner::object_name_to_table_reference;
 use datafusion::sql::sqlparser::ast::Ident;
-use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
-use datafusion::sql::sqlparser::parser::{IsOptional, Parser, ParserError};
-use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use datafusion::sql::sqlparser::dialect::Dialect;
+use datafusion::sql::sqlparser::parser::{IsOptional, Parser};
+use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use super::{pin_table, pinned_tables, unpin_table};
+use crate::parsing::{expect_end, expect_word, first_words, syntax, word};
 
 /// A statement about pinned tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,21 +34,6 @@ pub enum PinStatement {
 }
 
 impl PinStatement {
-    /// The statement about pinned tables that this text is, in the session's dialect. `None` if it is another kind of statement.
-    ///
-    /// # Errors
-    /// Those of [`Self::parse`].
-    pub fn of(text: &str, options: &ConfigOptions) -> Result<Option<Self>> {
-        match dialect_from_str(options.sql_parser.dialect) {
-            // DataFusion reports the wrong dialect.
-            None => Ok(None),
-            Some(dialect) => match Tokenizer::new(dialect.as_ref(), text).tokenize_with_location() {
-                Ok(tokens) => Self::parse(&tokens, dialect.as_ref(), options),
-                Err(_) => Ok(None),
-            },
-        }
-    }
-
     /// Parses the tokens of one statement. `None` if it is another kind of statement. Names without quotes become lower case if the session
     /// says so (`datafusion.sql_parser.enable_ident_normalization`).
     ///
@@ -58,11 +44,7 @@ impl PinStatement {
         dialect: &dyn Dialect,
         options: &ConfigOptions,
     ) -> Result<Option<Self>> {
-        let words = tokens
-            .iter()
-            .filter(|token| !matches!(token.token, Token::Whitespace(_)));
-        let mut words = words.map(|token| word(&token.token));
-        let (first, second) = (words.next().flatten(), words.next().flatten());
+        let (first, second) = first_words(tokens);
         let is = |found: &Option<String>, wanted: &str| found.as_deref() == Some(wanted);
         let is_ours = is(&first, "pin") || is(&first, "unpin") || is(&first, "show") && is(&second, "pinned");
         if !is_ours {
@@ -99,14 +81,6 @@ async fn nothing(ctx: &SessionContext) -> Result<DataFrame> {
         .await
 }
 
-/// The word of a token in lower case, if it is a word without quotes.
-fn word(token: &Token) -> Option<String> {
-    match token {
-        Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_lowercase()),
-        _ => None,
-    }
-}
-
 fn parse_ours(parser: &mut Parser<'_>, normalize: bool) -> Result<PinStatement> {
     let first = word(&parser.next_token().token);
     let statement = match first.as_deref() {
@@ -134,20 +108,8 @@ fn parse_ours(parser: &mut Parser<'_>, normalize: bool) -> Result<PinStatement> 
             }
         }
     };
-    while parser.consume_token(&Token::SemiColon) {}
-    match parser.peek_token().token {
-        Token::EOF => Ok(statement),
-        _ => expected("the end of the statement", &parser.peek_token()),
-    }
-}
-
-fn expect_word(parser: &mut Parser<'_>, wanted: &str) -> Result<()> {
-    let found = parser.next_token();
-    if word(&found.token).as_deref() == Some(wanted) {
-        Ok(())
-    } else {
-        expected(&wanted.to_ascii_uppercase(), &found)
-    }
+    expect_end(parser)?;
+    Ok(statement)
 }
 
 fn name_of(ident: Ident, normalize: bool) -> String {
@@ -157,32 +119,11 @@ fn name_of(ident: Ident, normalize: bool) -> String {
     }
 }
 
-fn expected<T>(what: &str, found: &TokenWithSpan) -> Result<T> {
-    let at = found.span.start;
-    Err(syntax(ParserError::ParserError(format!(
-        "Expected: {what}, found: {found}{at}"
-    ))))
-}
-
-fn syntax(error: ParserError) -> DataFusionError {
-    DataFusionError::SQL(Box::new(error), None)
-}
-
-/// Runs one statement of SQL: those of this module here, and all others by `SessionContext::sql`.
-///
-/// # Errors
-/// A syntax error, or another error of the statement.
-pub async fn sql(ctx: &SessionContext, statement: &str) -> Result<DataFrame> {
-    match PinStatement::of(statement, ctx.copied_config().options())? {
-        Some(ours) => ours.execute(ctx).await,
-        None => ctx.sql(statement).await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use datafusion::sql::sqlparser::dialect::GenericDialect;
+    use datafusion::sql::sqlparser::tokenizer::Tokenizer;
 
     fn parse(sql: &str) -> Result<Option<PinStatement>> {
         let tokens = Tokenizer::new(&GenericDialect, sql)

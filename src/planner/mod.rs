@@ -51,7 +51,9 @@ pub use float_statistics::FloatStatisticsRule;
 pub use moving::MovingQuantilesRule;
 use node::QuantilesNode;
 pub use query_planner::QuantilesPlanner;
+pub(crate) use register::check_no_cluster;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;
 pub use register::{SessionStateBuilderExt, register_all};
+pub(crate) use repeatable::is_repeatable;
 pub use sort_limit::SortLimitRule;

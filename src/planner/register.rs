@@ -158,6 +158,19 @@ pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
     }
 }
 
+/// Checks that the session runs its queries itself, as `what` needs.
+///
+/// # Errors
+/// A planning error for a session whose queries run on a cluster.
+pub(crate) fn check_no_cluster(state: &SessionState, what: &str) -> Result<()> {
+    match origin(state.query_planner().as_ref()) {
+        Origin::Remote { .. } => plan_err!(
+            "queries of this session run on a cluster, which cannot run {what}: use a session that runs its queries itself"
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Logs, once in a process, that a session's own query planner stays.
 fn warn_foreign() {
     static ONCE: Once = Once::new();

@@ -37,7 +37,7 @@ const ORDERING: [&str; 2] = ["median", "percentile_cont"];
 const RANKS: [&str; 4] = ["rank", "dense_rank", "percent_rank", "cume_dist"];
 
 /// Whether `plan` gives the same rows when it is read again, in any order.
-pub(super) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
+pub(crate) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
     let mut differs = false;
     plan.apply_with_subqueries(|node| {
         differs = match node {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion_quantiles::exec::staged::RoundDevice;
 use datafusion_quantiles::kernel::cuda::Device;
-use datafusion_quantiles::pinned::{self, pin_table, use_devices};
+use datafusion_quantiles::pinned::{pin_table, use_devices};
 use libtest_mimic::Trial;
 use quantiles_testing::patterns::Pattern;
 use quantiles_testing::{batch, error, query, register, row, rows_joined, session, set, staged_session};
@@ -113,7 +113,9 @@ async fn pinned_tables_in_a_process() {
     let refused = refusal(&ctx, "PIN TABLE t (x)").await;
     assert!(refused.contains("the device is away"), "{refused}");
     fail::remove("quantiles::cuda_open");
-    pinned::sql(&ctx, "PIN TABLE t (x)").await.unwrap();
+    datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (x)")
+        .await
+        .unwrap();
     query(&ctx, "INSERT INTO t VALUES (5000)").await.unwrap();
     let sql = "SELECT exact_quantiles(x, 1) FROM t";
     for phase in ["cuda_select", "cuda_compile"] {

@@ -12,7 +12,7 @@ use datafusion::arrow::compute::filter as arrow_filter;
 use datafusion::arrow::datatypes::DataType;
 use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Predicate, Report, RowMask, SpreadSelection};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
-use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_devices};
+use datafusion_quantiles::pinned::{pin_table, unpin_table, use_devices};
 use quantiles_testing::numbers::{mixed, percentiles, uniform};
 use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::rounds::ranks_of;
@@ -324,10 +324,12 @@ async fn spread_tables() {
     use_devices(&ctx, devices.clone());
     register(&ctx, "t", &batch(columns(Pattern::Random, 100_000, 4)), 4, 5000);
     set(&ctx, "device", "cuda:all").await;
-    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
+    datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (f64, i32)")
+        .await
+        .unwrap();
     let held: Vec<u64> = devices.iter().map(|device| device.held_bytes()).collect();
     assert!(held.iter().all(|held| *held >= 50_000 * 12), "{held:?}");
-    let shown = pinned::sql(&ctx, "SHOW PINNED")
+    let shown = datafusion_quantiles::statement::sql(&ctx, "SHOW PINNED")
         .await
         .unwrap()
         .collect()
@@ -362,7 +364,9 @@ async fn spread_tables() {
     }
     // Only one of the two devices.
     set(&ctx, "device", "cuda:1").await;
-    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
+    datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (f64, i32)")
+        .await
+        .unwrap();
     let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
     let expected = format!("PinnedExec: device={second} (");
     assert!(plan.starts_with(&expected), "{plan}");
@@ -370,7 +374,7 @@ async fn spread_tables() {
     let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
     assert!(!plan.contains("Pinned"), "{plan}");
     set(&ctx, "device", "cuda:2").await;
-    let refused = pinned::sql(&ctx, "PIN TABLE t (f64)")
+    let refused = datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (f64)")
         .await
         .unwrap_err()
         .to_string();

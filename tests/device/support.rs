@@ -14,7 +14,7 @@ use datafusion::arrow::datatypes::{
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::kernel::cuda::Device;
 use datafusion_quantiles::key::{KeyBits, KeySpec};
-use datafusion_quantiles::pinned::{self, pin_table};
+use datafusion_quantiles::pinned::pin_table;
 use half::f16;
 use libtest_mimic::{Failed, Trial};
 use quantiles_testing::patterns::Pattern;
@@ -192,14 +192,17 @@ pub(crate) fn missing_device() -> Option<String> {
 
 /// The rows of a statement about pinned tables, or of any other.
 pub(crate) async fn run(ctx: &SessionContext, sql: &str) -> Vec<RecordBatch> {
-    let frame = pinned::sql(ctx, sql).await;
+    let frame = datafusion_quantiles::statement::sql(ctx, sql).await;
     let frame = frame.unwrap_or_else(|error| panic!("{sql}: {error}"));
     frame.collect().await.unwrap()
 }
 
 /// The error of a statement about pinned tables.
 pub(crate) async fn refusal(ctx: &SessionContext, sql: &str) -> String {
-    pinned::sql(ctx, sql).await.unwrap_err().strip_backtrace()
+    datafusion_quantiles::statement::sql(ctx, sql)
+        .await
+        .unwrap_err()
+        .strip_backtrace()
 }
 
 /// Where a statement runs: the operator that its plan shows there, and the value of `quantiles.device` for the comparison.

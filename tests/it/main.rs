@@ -20,6 +20,7 @@ mod names;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod planner;
+mod profile;
 mod property;
 mod ranks;
 mod refusals;

@@ -10,7 +10,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::config::DeviceChoice;
 use datafusion_quantiles::exec::staged::RoundDevice;
-use datafusion_quantiles::pinned::{self, pin_table};
+use datafusion_quantiles::pinned::pin_table;
 use datafusion_quantiles::planner::{QuantilesPlanner, SessionStateBuilderExt};
 use quantiles_testing::patterns::Pattern;
 use quantiles_testing::{
@@ -25,7 +25,10 @@ async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
 
 /// The error of a statement about pinned tables.
 async fn refusal(ctx: &SessionContext, sql: &str) -> String {
-    pinned::sql(ctx, sql).await.unwrap_err().strip_backtrace()
+    datafusion_quantiles::statement::sql(ctx, sql)
+        .await
+        .unwrap_err()
+        .strip_backtrace()
 }
 
 /// What is wrong with a statement is said on every machine.
@@ -64,17 +67,20 @@ async fn mistakes() {
         ("UNPIN TABLE t", "table datafusion.public.t is not pinned"),
         ("PIN t (x)", "Expected: TABLE, found: t at Line: 1, Column: 5"),
     ] {
-        let error = pinned::sql(&ctx, sql).await.unwrap_err().to_string();
+        let error = datafusion_quantiles::statement::sql(&ctx, sql)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{sql}: {error}");
     }
     set(&ctx, "device", "cpu").await;
-    let refused = pinned::sql(&ctx, "PIN TABLE t (x)")
+    let refused = datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (x)")
         .await
         .unwrap_err()
         .to_string();
     assert!(refused.contains("quantiles.device is 'cpu'"), "{refused}");
     set(&ctx, "device", "cuda:1000").await;
-    let refused = pinned::sql(&ctx, "PIN TABLE t (x)")
+    let refused = datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (x)")
         .await
         .unwrap_err()
         .to_string();
@@ -83,7 +89,7 @@ async fn mistakes() {
         "{refused}"
     );
     assert!(
-        pinned::sql(&ctx, "SHOW PINNED")
+        datafusion_quantiles::statement::sql(&ctx, "SHOW PINNED")
             .await
             .unwrap()
             .collect()
@@ -95,7 +101,7 @@ async fn mistakes() {
     // All that is not about pinned tables is as ever, with and without a device.
     for device in ["auto", "cpu", "cuda", "cuda:1000"] {
         set(&ctx, "device", device).await;
-        let answer = pinned::sql(&ctx, "SELECT exact_quantiles(s, 0.5) FROM t")
+        let answer = datafusion_quantiles::statement::sql(&ctx, "SELECT exact_quantiles(s, 0.5) FROM t")
             .await
             .unwrap()
             .collect()

@@ -141,7 +141,7 @@ impl AsyncDB for Pinning {
     type ColumnType = DefaultColumnType;
 
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>> {
-        output(sql, datafusion_quantiles::pinned::sql(&self.0, sql).await?).await
+        output(sql, datafusion_quantiles::statement::sql(&self.0, sql).await?).await
     }
 
     async fn shutdown(&mut self) {}

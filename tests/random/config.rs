@@ -211,7 +211,7 @@ async fn pin(ctx: &SessionContext, table: &Table) -> Result<()> {
     });
     let names: Vec<_> = fixed.map(|column| column.name.as_str()).collect();
     let sql = format!("PIN TABLE t ({})", names.join(", "));
-    datafusion_quantiles::pinned::sql(ctx, &sql)
+    datafusion_quantiles::statement::sql(ctx, &sql)
         .await?
         .collect()
         .await?;

@@ -153,8 +153,7 @@ impl Runner {
     async fn parse_and_run(&mut self, piece: &Piece) -> Result<bool> {
         match Statement::parse(piece, &self.config_options())? {
             Statement::DataFusion(statement) => self.run_datafusion(*statement).await,
-            #[cfg(feature = "cuda")]
-            Statement::Pinned(statement) => {
+            Statement::Own(statement) => {
                 let answer = statement.execute(&self.ctx).await?;
                 self.print(answer, false).await
             }
@@ -250,12 +249,7 @@ mod tests {
     async fn a_panic_ends_its_statement_and_no_other() {
         let ctx = SessionContext::new();
         datafusion_quantiles::register_all(&ctx).unwrap();
-        let output = Output {
-            format: Format::Csv,
-            max_rows: usize::MAX,
-            closed: false,
-            has_written: false,
-        };
+        let output = Output::new(Format::Csv);
         let mut runner = Runner::new(ctx, output, true);
         for (text, is_right) in [
             ("CREATE TABLE t AS SELECT value AS v FROM range(0, 5)", true),

@@ -12,6 +12,7 @@ mod statement;
 mod stores;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -19,7 +20,7 @@ use datafusion::error::Result;
 use datafusion::prelude::SessionContext;
 
 pub(crate) use self::execute::Runner;
-pub(crate) use self::output::{Format, Output};
+pub(crate) use self::output::{Format, Output, OutputFile};
 pub(crate) use self::session::SessionArgs;
 use crate::args::{parse_rows_shown, parse_seconds};
 use crate::console::{End, say};
@@ -50,6 +51,10 @@ pub(crate) struct SqlArgs {
     /// Format of the answers
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+
+    /// File for the answers, in place of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
 
     /// Most rows of a table to show, or 'inf' [default: 40 on a terminal, inf elsewhere; other formats give all]
     #[arg(long, value_name = "N", value_parser = parse_rows_shown)]
@@ -122,35 +127,57 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         Ok(ctx) => ctx,
         Err(error) => return error.into(),
     };
-    let on_terminal = std::io::stdout().is_terminal();
+    let on_terminal = args.output.is_none() && std::io::stdout().is_terminal();
+    if args.format.is_binary() && on_terminal {
+        crate::usage_error(
+            "sql",
+            "a terminal cannot show --format parquet or arrow: name a file by --output, or a pipe",
+        );
+    }
+    let file = match args.output.clone().map(OutputFile::create).transpose() {
+        Ok(file) => file,
+        Err(error) => return error.into(),
+    };
     let max_rows = args.maxrows.unwrap_or(match on_terminal {
         true => TERMINAL_ROWS,
         false => usize::MAX,
     });
+    let terminal = on_terminal.then(::console::Term::stdout);
     let output = Output {
-        format: args.format,
+        file,
+        width: terminal
+            .and_then(|terminal| terminal.size_checked())
+            .map(|(_, columns)| columns.into()),
         max_rows,
-        closed: false,
-        has_written: false,
+        ..Output::new(args.format)
     };
     let mut runner = Runner::new(ctx, output, args.quiet);
     (runner.timeout, runner.remote) = (args.timeout, args.remote());
     let sources = in_order(args.command, args.file, matches);
-    if sources.is_empty() && std::io::stdin().is_terminal() {
-        return prompt::run(&mut runner).await;
-    }
-    // One watcher for the whole run: a Ctrl-C between two statements counts too.
-    // Polled first, so that the signal is caught before the first row is out.
-    let end = tokio::select! {
-        biased;
-        _ = tokio::signal::ctrl_c() => {
-            say("Interrupted");
-            End::Interrupted
-        }
-        end = run_sources(&mut runner, sources) => end,
+    let end = if sources.is_empty() && std::io::stdin().is_terminal() {
+        prompt::run(&mut runner).await
+    } else {
+        // One watcher for the whole run: a Ctrl-C between two statements counts too.
+        // Polled first, so that the signal is caught before the first row is out.
+        let end = tokio::select! {
+            biased;
+            _ = tokio::signal::ctrl_c() => {
+                say("Interrupted");
+                End::Interrupted
+            }
+            end = run_sources(&mut runner, sources) => end,
+        };
+        runner.cancel().await;
+        end
     };
-    runner.cancel().await;
-    end
+    match (runner.output.file.take(), end) {
+        (Some(file), End::Success) => file.finish().map_or_else(End::from, |()| End::Success),
+        (Some(file), end) => {
+            file.remove();
+            end
+        }
+        (None, end) => end,
+    }
 }
 
 async fn run_sources(runner: &mut Runner, sources: Vec<Source>) -> End {

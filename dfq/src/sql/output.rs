@@ -1,9 +1,12 @@
-//! Writes answers to standard output.
+//! Writes answers to standard output, or to a file.
 //!
-//! csv, tsv, json and nd-json are written batch by batch, every row, whatever their number. A table needs
+//! All formats but tables are written batch by batch, every row, whatever their number. A table needs
 //! the widths of all its cells, so its rows are held (and counted against the memory limit) until the end.
+//! One that is wider than the terminal is written as lines.
 
+use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
@@ -11,14 +14,19 @@ use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::csv;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::arrow::json::writer::{JsonArray, LineDelimited};
 use datafusion::arrow::json::{Writer as JsonWriter, WriterBuilder as JsonWriterBuilder};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::arrow::util::pretty::pretty_format_batches_with_options;
+use datafusion::common::exec_err;
 use datafusion::config::FormatOptions as FormatConfig;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::basic::{Compression, ZstdLevel};
+use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
 
@@ -35,12 +43,82 @@ pub(crate) enum Format {
     Json,
     /// One JSON object a line
     NdJson,
+    /// A table for Markdown documents
+    Markdown,
+    /// A line for each value, with the name of its column
+    Line,
+    /// A Parquet file of one answer
+    Parquet,
+    /// An Arrow IPC stream of one answer
+    Arrow,
 }
 
-/// Standard output, in one format.
+impl Format {
+    /// Whether a file of this format holds one answer, in bytes that nobody reads.
+    pub(crate) fn is_binary(self) -> bool {
+        matches!(self, Self::Parquet | Self::Arrow)
+    }
+}
+
+/// A file that is written under another name until it is whole.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    file: File,
+    unfinished: PathBuf,
+    path: PathBuf,
+}
+
+impl OutputFile {
+    /// Begins to write a file, which takes the place of one that there is.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn create(path: PathBuf) -> Result<Self> {
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(".unfinished");
+        let unfinished = PathBuf::from(unfinished);
+        match File::create(&unfinished) {
+            Ok(file) => Ok(Self {
+                file,
+                unfinished,
+                path,
+            }),
+            Err(error) => Err(cannot_write(&path, error)),
+        }
+    }
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// A file that cannot be renamed.
+    pub(crate) fn finish(self) -> Result<()> {
+        let finished = self
+            .file
+            .sync_all()
+            .and_then(|()| std::fs::rename(&self.unfinished, &self.path));
+        finished.map_err(|error| cannot_write(&self.path, error))
+    }
+
+    /// Removes what was written.
+    pub(crate) fn remove(self) {
+        let _ = std::fs::remove_file(&self.unfinished);
+    }
+}
+
+fn cannot_write(path: &Path, error: std::io::Error) -> DataFusionError {
+    DataFusionError::IoError(error).context(format!("cannot write '{}'", path.display()))
+}
+
+/// Where answers are written, in one format.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) format: Format,
+    /// A file in place of standard output.
+    pub(crate) file: Option<OutputFile>,
+    /// Columns of the terminal; `None` where the output is none.
+    pub(crate) width: Option<usize>,
+    /// Answers with columns that were written.
+    pub(crate) answers: usize,
     /// Most rows of a table, `usize::MAX` for all; other formats always give all.
     pub(crate) max_rows: usize,
     /// The reader went away; nothing more can be written.
@@ -54,6 +132,19 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// Standard output, which is no terminal, with all rows.
+    pub(crate) fn new(format: Format) -> Self {
+        Self {
+            format,
+            file: None,
+            width: None,
+            answers: 0,
+            max_rows: usize::MAX,
+            closed: false,
+            has_written: false,
+        }
+    }
+
     /// Writes all of `stream`. Returns whether rows of a table were left out.
     ///
     /// # Errors
@@ -71,10 +162,17 @@ impl Output {
             while stream.next().await.transpose()?.is_some() {}
             return Ok(false);
         }
+        if self.format.is_binary() && self.answers > 0 {
+            return exec_err!(
+                "one file of the format {:?} holds one answer, and there is a second",
+                self.format
+            );
+        }
+        self.answers += 1;
         if self.format == Format::Table {
             return self.print_table(stream, config, reservation).await;
         }
-        let mut rows = RowWriter::new(self.format);
+        let mut rows = RowWriter::try_new(self.format, &schema, config)?;
         // Together with the first rows: a query that fails before has no output, not even a header.
         let mut bytes = rows.begin(&schema)?;
         while let Some(batch) = stream.next().await.transpose()? {
@@ -109,6 +207,17 @@ impl Output {
         }
         let options: FormatOptions = config.try_into()?;
         let mut text = pretty_format_batches_with_options(&batches, &options)?.to_string();
+        let is_wider = |width| {
+            text.lines()
+                .next()
+                .is_some_and(|line| line.chars().count() > width)
+        };
+        if self.width.is_some_and(is_wider) {
+            let mut lines = Lines::new(&batches[0].schema());
+            let lines: Result<Vec<_>> = batches.iter().map(|batch| lines.batch(batch, &options)).collect();
+            self.write(&lines?.concat())?;
+            return Ok(cut);
+        }
         if cut {
             text = with_dots(&text);
         }
@@ -119,6 +228,10 @@ impl Output {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.has_written |= !bytes.is_empty();
+        if let Some(output) = &mut self.file {
+            let written = output.file.write_all(bytes);
+            return written.map_err(|error| cannot_write(&output.path, error));
+        }
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(bytes)
@@ -138,22 +251,35 @@ fn with_dots(table: &str) -> String {
 }
 
 /// Turns batches into the bytes of a format that needs no look ahead.
-enum RowWriter {
+enum RowWriter<'a> {
     Separated { delimiter: u8 },
     Json(JsonWriter<Vec<u8>, JsonArray>),
     NdJson(JsonWriter<Vec<u8>, LineDelimited>),
+    Markdown(FormatOptions<'a>),
+    Line(Lines, FormatOptions<'a>),
+    Parquet(Box<ArrowWriter<Vec<u8>>>),
+    Arrow(StreamWriter<Vec<u8>>),
 }
 
-impl RowWriter {
-    fn new(format: Format) -> Self {
+impl<'a> RowWriter<'a> {
+    fn try_new(format: Format, schema: &SchemaRef, config: &'a FormatConfig) -> Result<Self> {
         // Without explicit NULLs a column of NULLs would vanish from its rows.
         let json = JsonWriterBuilder::new().with_explicit_nulls(true);
-        match format {
+        Ok(match format {
             Format::Tsv => Self::Separated { delimiter: b'\t' },
             Format::Json => Self::Json(json.build(Vec::new())),
             Format::NdJson => Self::NdJson(json.build(Vec::new())),
             Format::Csv | Format::Table => Self::Separated { delimiter: b',' },
-        }
+            Format::Markdown => Self::Markdown(config.try_into()?),
+            Format::Line => Self::Line(Lines::new(schema), config.try_into()?),
+            Format::Parquet => {
+                let properties =
+                    WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
+                let writer = ArrowWriter::try_new(Vec::new(), Arc::clone(schema), Some(properties.build()))?;
+                Self::Parquet(Box::new(writer))
+            }
+            Format::Arrow => Self::Arrow(StreamWriter::try_new(Vec::new(), schema)?),
+        })
     }
 
     fn begin(&mut self, schema: &SchemaRef) -> Result<Vec<u8>> {
@@ -161,7 +287,8 @@ impl RowWriter {
             Self::Separated { delimiter } => {
                 separated(&RecordBatch::new_empty(Arc::clone(schema)), *delimiter, true)
             }
-            Self::Json(_) | Self::NdJson(_) => Ok(Vec::new()),
+            Self::Markdown(_) => Ok(markdown_header(schema)),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -179,23 +306,116 @@ impl RowWriter {
                 writer.write(batch)?;
                 Ok(std::mem::take(writer.get_mut()))
             }
-        }
-    }
-
-    fn end(&mut self) -> Result<Vec<u8>> {
-        match self {
-            Self::Separated { .. } => Ok(Vec::new()),
-            Self::Json(writer) => {
-                writer.finish()?;
-                let mut bytes = std::mem::take(writer.get_mut());
-                bytes.push(b'\n');
-                Ok(bytes)
+            Self::Markdown(options) => markdown(batch, options),
+            Self::Line(lines, options) => lines.batch(batch, options),
+            Self::Parquet(writer) => {
+                writer.write(batch)?;
+                Ok(std::mem::take(writer.inner_mut()))
             }
-            Self::NdJson(writer) => {
-                writer.finish()?;
+            Self::Arrow(writer) => {
+                writer.write(batch)?;
                 Ok(std::mem::take(writer.get_mut()))
             }
         }
+    }
+
+    fn end(self) -> Result<Vec<u8>> {
+        match self {
+            Self::Separated { .. } | Self::Markdown(_) | Self::Line(..) => Ok(Vec::new()),
+            Self::Json(mut writer) => {
+                writer.finish()?;
+                let mut bytes = writer.into_inner();
+                bytes.push(b'\n');
+                Ok(bytes)
+            }
+            Self::NdJson(mut writer) => {
+                writer.finish()?;
+                Ok(writer.into_inner())
+            }
+            Self::Parquet(writer) => Ok(writer.into_inner()?),
+            Self::Arrow(mut writer) => {
+                writer.finish()?;
+                Ok(writer.into_inner()?)
+            }
+        }
+    }
+}
+
+/// The two lines above the rows of a Markdown table.
+fn markdown_header(schema: &SchemaRef) -> Vec<u8> {
+    let names = schema.fields().iter().map(|field| markdown_cell(field.name()));
+    let rules = schema.fields().iter().map(|field| {
+        if field.data_type().is_numeric() {
+            "---:"
+        } else {
+            "---"
+        }
+    });
+    let (names, rules) = (
+        names.collect::<Vec<_>>().join(" | "),
+        rules.collect::<Vec<_>>().join(" | "),
+    );
+    format!("| {names} |\n| {rules} |\n").into_bytes()
+}
+
+/// Text within a row of a Markdown table.
+fn markdown_cell(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('|', "\\|")
+        .replace(['\r', '\n'], " ")
+}
+
+fn markdown(batch: &RecordBatch, options: &FormatOptions<'_>) -> Result<Vec<u8>> {
+    let columns = formatters(batch, options)?;
+    let mut text = String::new();
+    for row in 0..batch.num_rows() {
+        for column in &columns {
+            text.push_str("| ");
+            text.push_str(&markdown_cell(&column.value(row).try_to_string()?));
+            text.push(' ');
+        }
+        text.push_str("|\n");
+    }
+    Ok(text.into_bytes())
+}
+
+fn formatters<'a>(batch: &'a RecordBatch, options: &FormatOptions<'a>) -> Result<Vec<ArrayFormatter<'a>>> {
+    let columns = batch.columns().iter();
+    Ok(columns
+        .map(|column| ArrayFormatter::try_new(column.as_ref(), options))
+        .collect::<Result<_, ArrowError>>()?)
+}
+
+/// Rows as a line for each value, with an empty line between two rows.
+struct Lines {
+    /// The names of the columns, of the same width.
+    names: Vec<String>,
+    has_rows: bool,
+}
+
+impl Lines {
+    fn new(schema: &SchemaRef) -> Self {
+        let names = || schema.fields().iter().map(|field| field.name());
+        let width = names().map(|name| name.chars().count()).max().unwrap_or(0);
+        Self {
+            names: names().map(|name| format!("{name:>width$}")).collect(),
+            has_rows: false,
+        }
+    }
+
+    fn batch(&mut self, batch: &RecordBatch, options: &FormatOptions<'_>) -> Result<Vec<u8>> {
+        let columns = formatters(batch, options)?;
+        let mut text = String::new();
+        for row in 0..batch.num_rows() {
+            if std::mem::replace(&mut self.has_rows, true) {
+                text.push('\n');
+            }
+            for (name, column) in self.names.iter().zip(&columns) {
+                let value = column.value(row).try_to_string()?;
+                text.push_str(&format!("{name} = {value}\n"));
+            }
+        }
+        Ok(text.into_bytes())
     }
 }
 

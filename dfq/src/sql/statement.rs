@@ -9,8 +9,7 @@ use datafusion::error::Result;
 use datafusion::sql::parser::{DFParserBuilder, Statement as DataFusionStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::ParserError;
-#[cfg(feature = "cuda")]
-use datafusion_quantiles::pinned::PinStatement;
+use datafusion_quantiles::statement::Statement as OwnStatement;
 
 use super::split::{Piece, tokenize};
 
@@ -19,9 +18,8 @@ use super::split::{Piece, tokenize};
 pub(crate) enum Statement {
     /// One of DataFusion's own.
     DataFusion(Box<DataFusionStatement>),
-    /// About tables in the memory of a device.
-    #[cfg(feature = "cuda")]
-    Pinned(PinStatement),
+    /// One that the library adds to SQL.
+    Own(OwnStatement),
 }
 
 impl Statement {
@@ -32,9 +30,8 @@ impl Statement {
     pub(crate) fn parse(piece: &Piece, options: &ConfigOptions) -> Result<Self> {
         let dialect = dialect(options)?;
         let tokens = tokenize(piece, dialect.as_ref()).map_err(ParserError::from)?;
-        #[cfg(feature = "cuda")]
-        if let Some(statement) = PinStatement::parse(&tokens, dialect.as_ref(), options)? {
-            return Ok(Self::Pinned(statement));
+        if let Some(statement) = OwnStatement::parse(&tokens, dialect.as_ref(), options)? {
+            return Ok(Self::Own(statement));
         }
         let mut statements = DFParserBuilder::new(tokens)
             .with_dialect(dialect.as_ref())

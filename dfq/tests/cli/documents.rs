@@ -224,6 +224,7 @@ fn existing() -> BTreeSet<String> {
         &["generate", "tpch"],
         &["generate", "synthetic"],
         &["demo"],
+        &["profile"],
         &["cluster"],
     ];
     listed(&commands)

@@ -6,5 +6,6 @@ mod generated;
 mod memory;
 #[cfg(target_os = "linux")]
 mod memory_table;
+mod profile;
 mod statements;
 mod support;

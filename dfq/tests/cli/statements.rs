@@ -485,3 +485,84 @@ fn exact_quantiles_in_every_format() {
     let message = failure(folder.path(), &["sql", "-c", "SELECT exact_quantiles(1, 1.5)"], 1);
     assert!(message.contains("1.5"), "{message}");
 }
+
+#[test]
+fn formats_for_documents_and_for_programs() {
+    let folder = folder();
+    let sql = "SELECT * FROM (VALUES (1, 'a|b'), (2, NULL)) t(n, s) ORDER BY n";
+    let of = |format| answer(folder.path(), &["sql", "-q", "--format", format, "-c", sql]);
+    assert_eq!(
+        of("markdown"),
+        "| n | s |\n| ---: | --- |\n| 1 | a\\|b |\n| 2 | NULL |\n"
+    );
+    assert_eq!(of("line"), "n = 1\ns = a|b\n\nn = 2\ns = NULL\n");
+    let file = folder.path().join("answer");
+    for format in ["parquet", "arrow", "csv"] {
+        let name = format!("answer.{format}");
+        let args = ["sql", "-q", "--format", format, "-o", &name, "-c", sql];
+        assert_eq!(answer(folder.path(), &args), "");
+        let back = format!("SELECT * FROM '{name}' ORDER BY n");
+        let back = answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", &back]);
+        assert_eq!(back, "n,s\n1,a|b\n2,\n", "{format}");
+        assert!(
+            !run(folder.path(), &["sql", "-q", "--format", format, "-c", sql])
+                .stdout
+                .is_empty(),
+            "{format}"
+        );
+    }
+    // Nothing that is not whole has the file's name.
+    let file = file.with_extension("broken");
+    let error = failure(
+        folder.path(),
+        &[
+            "sql",
+            "-q",
+            "--format",
+            "csv",
+            "-o",
+            "answer.broken",
+            "-c",
+            sql,
+            "-c",
+            "SELECT nowhere",
+        ],
+        1,
+    );
+    assert!(error.contains("nowhere") && !file.exists(), "{error}");
+    let error = failure(
+        folder.path(),
+        &[
+            "sql",
+            "-q",
+            "--format",
+            "parquet",
+            "-o",
+            "answer.broken",
+            "-c",
+            sql,
+            "-c",
+            sql,
+        ],
+        1,
+    );
+    assert!(
+        error.contains("one file of the format Parquet holds one answer") && !file.exists(),
+        "{error}"
+    );
+    let error = failure(folder.path(), &["sql", "-o", "nowhere/answer", "-c", sql], 1);
+    assert!(error.contains("cannot write 'nowhere/answer'"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn completions() {
+    let folder = folder();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = answer(folder.path(), &["completions", shell]);
+        assert!(
+            script.contains("memory-limit") && script.contains("profile"),
+            "{shell}"
+        );
+    }
+}

@@ -10,6 +10,7 @@ use source::{File, files, functions, paths, read};
 /// Modules of the library from the bottom to the top: each uses those before it only.
 const LAYERS: &[&str] = &[
     "failpoint",
+    "parsing",
     "session",
     "threads",
     "config",
@@ -27,6 +28,8 @@ const LAYERS: &[&str] = &[
     "planner",
     "pinned",
     "dataframe",
+    "profile",
+    "statement",
     "ballista",
 ];
 
