@@ -4,6 +4,7 @@ use datafusion::arrow::datatypes::DataType;
 
 use crate::draw::Draw;
 use crate::in_order::{Asked, NUMBERS};
+use crate::nearest::Distance;
 use crate::statement::*;
 use crate::table::{F, G, H, ID, K, S, Table, X, Y};
 
@@ -22,13 +23,15 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
         joined: false,
     };
     let kind = scope.draw.below(20);
-    let from = if (12..16).contains(&kind) {
+    let nearest = scope.nearest();
+    let from = if nearest.is_some() || (12..16).contains(&kind) {
         scope.plain_from()
     } else {
         scope.from()
     };
     scope.joined = matches!(from, From::Join { .. });
     let shape = match kind {
+        _ if nearest.is_some() => nearest.unwrap(),
         0..=11 => scope.aggregate(),
         12..=13 => scope.window(),
         14..=15 => scope.first(),
@@ -577,6 +580,27 @@ impl Scope<'_> {
             limit,
             offset,
         }
+    }
+
+    /// Rows by a distance, at times, where the table has vectors.
+    fn nearest(&mut self) -> Option<Shape> {
+        let distance = Distance::draw(self.draw, self.table)?;
+        if !self.draw.chance(35) {
+            return None;
+        }
+        let then = if self.draw.chance(40) {
+            self.keys()
+        } else {
+            Vec::new()
+        };
+        Some(Shape::Nearest {
+            distance,
+            desc: self.draw.chance(35),
+            nulls_first: self.draw.chance(40).then(|| self.draw.chance(50)),
+            then,
+            limit: self.draw.pick(&[0, 1, 2, 5, 20, 300, 5000]),
+            offset: self.draw.pick(&[0, 0, 0, 1, 3, 30]),
+        })
     }
 
     fn best(&mut self) -> Shape {
