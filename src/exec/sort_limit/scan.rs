@@ -110,23 +110,7 @@ impl<K: Key> SortLimitScan<K> {
             self.best.exceed(K::from_bits(key));
         }
         let plan = Arc::clone(&self.shared.plan);
-        let (estimated, lead) = match self.reaching(batch)? {
-            Some((rows, lead)) => (Some(rows), lead),
-            None => (None, values(&plan.by.first().expr, batch)?),
-        };
-        let mut is_sparse = self.pass(&lead)?;
-        let lead = if is_sparse {
-            take(lead.as_ref(), &UInt32Array::from(self.passing.clone()), None)?
-        } else {
-            lead
-        };
-        if let Some(rows) = estimated {
-            self.passing = match is_sparse {
-                true => self.passing.iter().map(|row| rows[*row as usize]).collect(),
-                false => rows,
-            };
-            is_sparse = true;
-        }
+        let (lead, is_sparse) = self.leading(batch)?;
         if is_sparse && self.passing.is_empty() {
             self.shared.rejected.add(rows);
             return Ok(());
@@ -144,6 +128,30 @@ impl<K: Key> SortLimitScan<K> {
         let kept = self.add(batch, &keys, is_sparse)?;
         self.shared.rejected.add(rows - kept);
         self.publish()
+    }
+
+    /// The first column of the rows of a batch that may reach the floor, and whether that leaves some out: then they are in
+    /// [`Self::passing`].
+    fn leading(&mut self, batch: &RecordBatch) -> Result<(ArrayRef, bool)> {
+        let (estimated, lead) = match self.reaching(batch)? {
+            Some((rows, lead)) => (Some(rows), lead),
+            None => (None, values(&self.shared.plan.by.first().expr, batch)?),
+        };
+        let is_sparse = self.pass(&lead)?;
+        let lead = if is_sparse {
+            take(lead.as_ref(), &UInt32Array::from(self.passing.clone()), None)?
+        } else {
+            lead
+        };
+        let Some(rows) = estimated else {
+            return Ok((lead, is_sparse));
+        };
+        self.passing = if is_sparse {
+            self.passing.iter().map(|row| rows[*row as usize]).collect()
+        } else {
+            rows
+        };
+        Ok((lead, true))
     }
 
     /// The rows of a batch whose first column may reach the floor by an estimate, and that column of them; `None` if there is no floor, or

@@ -105,27 +105,31 @@ impl<T: Component, F: Terms> Kernel for InLanes<'_, T, F> {
     fn run(self) {
         let mut parts = [[0.0; PARTS]; TILE];
         for (tile, sums) in self.sums.chunks_mut(TILE).enumerate() {
-            for row in 0..sums.len() {
-                add_row::<T, F>(self.vectors.row(TILE * tile + row), self.query, &mut parts[row]);
+            for (row, parts) in parts.iter_mut().enumerate().take(sums.len()) {
+                add_row::<T, F>(self.vectors.row(TILE * tile + row), self.query, parts);
             }
-            for row in 0..sums.len() {
-                sums[row][0] = parts[row].iter().sum();
+            for ([sum, _], parts) in sums.iter_mut().zip(&parts) {
+                *sum = parts.iter().sum();
             }
             if !F::NEEDS_SQUARES {
                 continue;
             }
             // The vectors are still in the cache.
-            for row in 0..sums.len() {
-                add_row::<T, Square>(self.vectors.row(TILE * tile + row), self.query, &mut parts[row]);
+            for (row, parts) in parts.iter_mut().enumerate().take(sums.len()) {
+                add_row::<T, Square>(self.vectors.row(TILE * tile + row), self.query, parts);
             }
-            for row in 0..sums.len() {
-                sums[row][1] = parts[row].iter().sum();
+            for ([_, square], parts) in sums.iter_mut().zip(&parts) {
+                *square = parts.iter().sum();
             }
         }
     }
 }
 
 /// Adds the terms of one vector in lanes, and writes sums of some lanes each.
+#[allow(
+    clippy::needless_range_loop,
+    reason = "loops over indices become vector instructions, those over iterators of arrays do not all"
+)]
 #[inline(always)]
 fn add_row<T: Component, F: Terms>(row: &[T], query: &[f64], parts: &mut [f64; PARTS]) {
     let (blocks, tail) = row.as_chunks::<LANES>();

@@ -116,6 +116,10 @@ impl<T: Component, F: Terms> Kernel for InOrder<'_, T, F> {
 }
 
 /// Adds the terms of vectors side by side: terms of [`SIDE`] components are made at once, then added one component after the other.
+#[allow(
+    clippy::needless_range_loop,
+    reason = "loops over indices become vector instructions, those over iterators of arrays do not all"
+)]
 #[inline(always)]
 fn add_tile<T: Component, F: Terms>(rows: [&[T]; SIDE], query: &[f64], out: &mut [f64; SIDE]) {
     let blocks = rows.map(|row| row.as_chunks::<SIDE>().0);
