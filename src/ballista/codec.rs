@@ -19,9 +19,7 @@ use prost::Message;
 
 use crate::exec::staged::wire::{put_node, read_node};
 use crate::exec::wire::{ExprCodec, put_operator, read_operator};
-use crate::functions::wire::{
-    put_aggregate, put_scalar, put_window, read_aggregate, read_scalar, read_window,
-};
+use crate::functions::wire::{put_aggregate, put_window, read_aggregate, read_window};
 use crate::wire::{Reader, VERSION, foreign};
 
 /// The tag of this crate's bytes. The version follows it, so that machines with different versions report it.
@@ -186,20 +184,11 @@ impl PhysicalExtensionCodec for QuantilesCodec {
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
-        let Some(mut reader) = ours("scalar function", buf)? else {
-            return self.inner.try_decode_udf(name, buf);
-        };
-        let function = read_scalar(&mut reader)?;
-        reader.end()?;
-        Ok(function)
+        self.inner.try_decode_udf(name, buf)
     }
 
     fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        if try_put(buf, |buf| Ok(put_scalar(node, buf)))? {
-            Ok(())
-        } else {
-            self.inner.try_encode_udf(node, buf)
-        }
+        self.inner.try_encode_udf(node, buf)
     }
 }
 

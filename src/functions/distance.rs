@@ -2,7 +2,8 @@
 //!
 //! DataFusion's `array_distance`, `cosine_distance` and `inner_product` take lists of `Float64`: every vector is copied, and widened,
 //! before a loop over one vector after the other. These functions give the same bits and read `Float16`, `Float32` and `Float64` from
-//! the column's own memory. They are never called by name: the planner puts them in the place of DataFusion's.
+//! the column's own memory. Nobody need call them by name: the planner puts them in the place of DataFusion's, and machines of a cluster look
+//! them up by it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -44,7 +45,6 @@ static FUNCTIONS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
 });
 
 /// The functions of all measures.
-#[cfg(feature = "ballista")]
 pub(crate) fn vector_distances() -> &'static [Arc<ScalarUDF>] {
     &FUNCTIONS
 }

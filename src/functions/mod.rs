@@ -49,9 +49,9 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 use crate::quantile::Method;
 
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
-#[cfg(all(test, feature = "ballista"))]
-pub(crate) use distance::vector_distances;
-pub(crate) use distance::{VectorDistance, is_list_of_float64, is_vectors, vector_distance};
+pub(crate) use distance::{
+    VectorDistance, is_list_of_float64, is_vectors, vector_distance, vector_distances,
+};
 pub(crate) use exact_quantiles::ExactQuantiles;
 pub use expr_planner::QuantilesExprPlanner;
 pub(crate) use expr_planner::respell_distinct;

@@ -10,16 +10,14 @@
 //!             5 | name | cuts?                   ranks of values
 //!             6 | name                           of values in order, whose constants are arguments
 //! window:     name | quantiles | frame | DISTINCT
-//! scalar:     name                               distances of vectors
 //! ```
 
 use std::sync::Arc;
 
 use datafusion::common::{Result, exec_err};
 use datafusion::functions_aggregate::count::count_udaf;
-use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
+use datafusion::logical_expr::{AggregateUDF, WindowUDF};
 
-use super::distance::{VectorDistance, vector_distances};
 use super::guarded::Guarded;
 use super::{
     ExactQuantiles, GkFunction, MovingQuantiles, RankFunction, ShapeFunction, TopKBy, all_aggregates,
@@ -89,7 +87,7 @@ pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool 
 pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
     match input.byte("kind of function")? {
         EXACT => {
-            let function = named(all_aggregates(), AggregateUDF::name, input)?;
+            let function = named(all_aggregates(), input)?;
             let exact = ExactQuantiles::of(&function);
             Ok(match (read_option(input, Quantiles::read)?, exact) {
                 (Some(bound), Some(exact)) => exact.bound_to(bound).into(),
@@ -97,7 +95,7 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
             })
         }
         APPROXIMATE => {
-            let function = named(gk_aggregates(), AggregateUDF::name, input)?;
+            let function = named(gk_aggregates(), input)?;
             Ok(match GkFunction::of(&function) {
                 Some(approximate) => approximate.with_constants(input)?.into(),
                 None => function.as_ref().clone(),
@@ -105,22 +103,20 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
         }
         COUNT => Ok(count_udaf().as_ref().clone()),
         TOP_ROWS => {
-            let function = named(topk_aggregates(), AggregateUDF::name, input)?;
+            let function = named(topk_aggregates(), input)?;
             Ok(match TopKBy::of(&function) {
                 Some(rows) => rows.with_bound(input)?.into(),
                 None => function.as_ref().clone(),
             })
         }
         RANK => {
-            let function = named(rank_aggregates(), AggregateUDF::name, input)?;
+            let function = named(rank_aggregates(), input)?;
             Ok(match RankFunction::of(&function) {
                 Some(rank) => rank.with_bound(input)?.into(),
                 None => function.as_ref().clone(),
             })
         }
-        SHAPE => Ok(named(shape_aggregates(), AggregateUDF::name, input)?
-            .as_ref()
-            .clone()),
+        SHAPE => Ok(named(shape_aggregates(), input)?.as_ref().clone()),
         // A guard inside a guard is refused: damaged bytes could nest them without a limit.
         GUARDED => match input.peek() {
             Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT | RANK | SHAPE) => {
@@ -146,23 +142,6 @@ pub(crate) fn read_window(input: &mut Reader<'_>) -> Result<WindowUDF> {
     MovingQuantiles::read(input).map(WindowUDF::from)
 }
 
-/// Appends a scalar function that the planner puts in the place of another. For any other function it appends nothing and returns `false`.
-pub(crate) fn put_scalar(function: &ScalarUDF, out: &mut Vec<u8>) -> bool {
-    let is_ours = VectorDistance::of(function).is_some();
-    if is_ours {
-        put_name(function.name(), out);
-    }
-    is_ours
-}
-
-/// Reads a scalar function.
-///
-/// # Errors
-/// An execution error for bytes that are no scalar function of this crate.
-pub(crate) fn read_scalar(input: &mut Reader<'_>) -> Result<Arc<ScalarUDF>> {
-    named(vector_distances(), |function| function.name(), input)
-}
-
 /// Appends the name of a function, after its length in bytes.
 pub(super) fn put_name(name: &str, out: &mut Vec<u8>) {
     put(out, name.len() as u64);
@@ -170,16 +149,12 @@ pub(super) fn put_name(name: &str, out: &mut Vec<u8>) {
 }
 
 /// Reads a name, and finds the function of `functions` with that name.
-pub(super) fn named<F>(
-    functions: &[Arc<F>],
-    name_of: impl Fn(&F) -> &str,
-    input: &mut Reader<'_>,
-) -> Result<Arc<F>> {
+pub(super) fn named(functions: &[Arc<AggregateUDF>], input: &mut Reader<'_>) -> Result<Arc<AggregateUDF>> {
     let length = input.number("length of a name")?;
     let name = input.take(length, "name")?;
     let found = functions
         .iter()
-        .find(|function| name_of(function).as_bytes() == name);
+        .find(|function| function.name().as_bytes() == name);
     match found {
         Some(function) => Ok(Arc::clone(function)),
         None => exec_err!(
@@ -289,24 +264,6 @@ mod tests {
             round_trip(function);
             round_trip(&Guarded::new(Arc::clone(function)).into());
         }
-    }
-
-    #[test]
-    fn distances_of_vectors_come_back() {
-        for function in vector_distances() {
-            let mut out = Vec::new();
-            assert!(put_scalar(function, &mut out));
-            let mut reader = Reader::new("function", &out);
-            assert_eq!(&read_scalar(&mut reader).unwrap(), function);
-            reader.end().unwrap();
-            for end in 0..out.len() {
-                assert!(
-                    read_scalar(&mut Reader::new("function", &out[..end])).is_err(),
-                    "{end}"
-                );
-            }
-        }
-        assert!(!put_scalar(&datafusion::functions::math::abs(), &mut Vec::new()));
     }
 
     #[test]

@@ -30,15 +30,7 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
         scope.from()
     };
     scope.joined = matches!(from, From::Join { .. });
-    let shape = match kind {
-        _ if nearest.is_some() => nearest.unwrap(),
-        0..=11 => scope.aggregate(),
-        12..=13 => scope.window(),
-        14..=15 => scope.first(),
-        16..=18 => scope.best(),
-        _ if scope.draw.chance(50) => scope.merged(),
-        _ => Shape::Above { q: scope.q() },
-    };
+    let shape = nearest.unwrap_or_else(|| scope.shape(kind));
     let mut filter = scope.draw.chance(25).then(|| scope.pred(2));
     if matches!(shape, Shape::Window { .. }) && table.rows.len() > 300 {
         filter = Some(Pred::Compare(ID, "<", Some(300)));
@@ -53,6 +45,18 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
 }
 
 impl Scope<'_> {
+    /// What is asked, by a number below 20.
+    fn shape(&mut self, kind: usize) -> Shape {
+        match kind {
+            0..=11 => self.aggregate(),
+            12..=13 => self.window(),
+            14..=15 => self.first(),
+            16..=18 => self.best(),
+            _ if self.draw.chance(50) => self.merged(),
+            _ => Shape::Above { q: self.q() },
+        }
+    }
+
     /// A source whose rows have ids of their own.
     fn plain_from(&mut self) -> From {
         match self.draw.below(6) {

@@ -18,7 +18,7 @@ use crate::functions::gk::gk_aggregates;
 use crate::functions::ranks::{RankFunction, rank_aggregates};
 use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
-use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, all_aggregates, vector_distances};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, all_aggregates};
 use crate::mutated::{Decoder, SLACK, uncounted};
 
 const STATEMENTS: [&str; 11] = [
@@ -161,11 +161,6 @@ fn functions() -> Vec<Vec<u8>> {
             bytes
         })
         .collect();
-    found.extend(vector_distances().iter().map(|function| {
-        let mut bytes = vec![2];
-        codec.try_encode_udf(function, &mut bytes).unwrap();
-        bytes
-    }));
     let frame = |first: u64, last: u64| {
         use datafusion::common::ScalarValue;
         use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
@@ -280,7 +275,6 @@ fn mutated_functions_of_plans_do_no_harm() {
     enum Function {
         Aggregate(Arc<AggregateUDF>),
         Window(Arc<WindowUDF>),
-        Scalar(Arc<ScalarUDF>),
     }
     let codec = QuantilesCodec::default();
     Decoder {
@@ -291,8 +285,7 @@ fn mutated_functions_of_plans_do_no_harm() {
         seal: &|bytes| tag(bytes, 1),
         decode: &|bytes| match bytes.split_first() {
             Some((0, rest)) => codec.try_decode_udaf("f", rest).map(Function::Aggregate),
-            Some((1, rest)) => codec.try_decode_udwf("f", rest).map(Function::Window),
-            Some((_, rest)) => codec.try_decode_udf("f", rest).map(Function::Scalar),
+            Some((_, rest)) => codec.try_decode_udwf("f", rest).map(Function::Window),
             None => internal_err!("nothing"),
         },
         apply: &|function| match function {
@@ -304,7 +297,6 @@ fn mutated_functions_of_plans_do_no_harm() {
                 codec.try_encode_udwf(&function, &mut Vec::new())?;
                 moved(&function)
             }
-            Function::Scalar(function) => codec.try_encode_udf(&function, &mut Vec::new()),
         },
     }
     .check();
@@ -341,8 +333,7 @@ fn nodes_and_functions_of_other_versions_are_refused() {
             bytes[1 + TAG.len()] = other;
             match bytes[0] {
                 0 => refused(codec.try_decode_udaf("f", &bytes[1..]).unwrap_err()),
-                1 => refused(codec.try_decode_udwf("f", &bytes[1..]).unwrap_err()),
-                _ => refused(codec.try_decode_udf("f", &bytes[1..]).unwrap_err()),
+                _ => refused(codec.try_decode_udwf("f", &bytes[1..]).unwrap_err()),
             }
         }
     }

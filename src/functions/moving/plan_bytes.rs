@@ -1,7 +1,7 @@
 //! Encodes a call over a moving frame as bytes of a plan: see [`crate::functions::wire`].
 
 use datafusion::common::Result;
-use datafusion::logical_expr::{AggregateUDF, Signature, Volatility};
+use datafusion::logical_expr::{Signature, Volatility};
 
 use super::{FrameOffsets, MovingQuantiles};
 use crate::functions::{ExactQuantiles, all_aggregates, wire};
@@ -24,7 +24,7 @@ impl MovingQuantiles {
     /// # Errors
     /// An execution error for bytes that are no call.
     pub(in crate::functions) fn read(input: &mut Reader<'_>) -> Result<Self> {
-        let function = wire::named(all_aggregates(), AggregateUDF::name, input)?;
+        let function = wire::named(all_aggregates(), input)?;
         let Some(function) = ExactQuantiles::of(&function) else {
             return input.damaged(format!("{} as a moving function", function.name()));
         };

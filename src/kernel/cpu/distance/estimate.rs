@@ -31,10 +31,11 @@ impl Bound {
     /// Whether a distance that is at least `low` and at most `high` may be within the bound. If either is a NaN it may.
     #[inline(always)]
     fn may_hold(self, low: f64, high: f64) -> bool {
-        match self {
-            Bound::AtMost(bound) => !(low > bound),
-            Bound::AtLeast(bound) => !(high < bound),
-        }
+        let is_beyond = match self {
+            Bound::AtMost(bound) => low > bound,
+            Bound::AtLeast(bound) => high < bound,
+        };
+        !is_beyond
     }
 }
 
