@@ -55,7 +55,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         name: "quantiles.topk",
         default: "true",
         doc: "Whether ORDER BY with LIMIT runs as SortLimitExec, and topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, as \
-              GroupedTopKExec. The answer is the same.",
+              GroupedTopKExec; and whether distances of vectors are read from their columns. The answer is the same.",
     },
     OptionInfo {
         name: "quantiles.trust_float_statistics",

@@ -81,4 +81,5 @@ pub use quantiles::QuantilesExec;
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;
+pub(crate) use sort_limit::distance_call;
 pub use window::ReservingWindowExec;

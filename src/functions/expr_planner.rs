@@ -3,11 +3,13 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use datafusion::common::{Result, ScalarValue, plan_err};
+use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::{
     AggregateFunction, AggregateFunctionParams, NullTreatment, WindowFunction, WindowFunctionParams,
 };
-use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr};
+use datafusion::logical_expr::planner::{
+    ExprPlanner, PlannerResult, RawAggregateExpr, RawBinaryExpr, RawWindowExpr,
+};
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit};
 
 use super::gk::{GkFunction, check_arguments};
@@ -15,11 +17,13 @@ use super::iqr::{Iqr, quartiles};
 use super::types::is_list;
 use super::{
     ExactQuantiles, FunctionName, QuantileArgument, RankFunction, ShapeFunction, TopKBy, constant,
-    is_percentile_cont, ranks, shape, topk, variant,
+    is_percentile_cont, pgvector, ranks, shape, topk, variant,
 };
 use crate::quantile::Method;
 
 /// Plans `exact_quantiles(x, q [, method])` and its other names, with `WITHIN GROUP` and with `OVER`.
+///
+/// It plans pgvector's operators `<->`, `<=>` and `<#>` between vectors as DataFusion's functions of distances too, where the SQL dialect has them.
 ///
 /// It reads the method and the direction and swaps in the aggregate function that has them in its name; a result
 /// column keeps the spelling of the query. Quantiles that are known at this point are checked here, so that a bad one
@@ -28,6 +32,10 @@ use crate::quantile::Method;
 pub struct QuantilesExprPlanner;
 
 impl ExprPlanner for QuantilesExprPlanner {
+    fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        pgvector::plan_operator(raw, schema)
+    }
+
     fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
         if Iqr::is(&raw.func) {
             return plan_iqr(raw);

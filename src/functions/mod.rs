@@ -17,6 +17,7 @@
 mod accumulator;
 mod call;
 mod collected;
+mod distance;
 mod exact_quantiles;
 mod expr_planner;
 pub(crate) mod gk;
@@ -29,6 +30,7 @@ mod moving;
 mod mutated;
 mod names;
 mod percentile_cont;
+mod pgvector;
 pub(crate) mod ranks;
 pub(crate) mod shape;
 mod states;
@@ -47,6 +49,9 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 use crate::quantile::Method;
 
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
+pub(crate) use distance::{
+    VectorDistance, is_list_of_float64, is_vectors, vector_distance, vector_distances,
+};
 pub(crate) use exact_quantiles::ExactQuantiles;
 pub use expr_planner::QuantilesExprPlanner;
 pub(crate) use expr_planner::respell_distinct;

@@ -20,6 +20,7 @@ mod call_spec;
 mod check;
 #[cfg(feature = "ballista")]
 mod client;
+mod distances;
 mod extension;
 mod first_rows;
 mod float_statistics;

@@ -16,6 +16,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use super::approx::answer_exactly;
 use super::builtins::replace_builtins;
 use super::check::check_calls;
+use super::distances::read_in_place;
 use super::first_rows::first_rows;
 use super::foreign::{SharedQueryPlanner, plan_with_inner};
 use super::grouped_topk::{bind_rows, rewrite_topk};
@@ -175,6 +176,12 @@ impl QueryPlanner for QuantilesPlanner {
             replace_builtins(logical_plan.clone())?
         } else {
             Transformed::no(logical_plan.clone())
+        };
+        // A planner of another kind may send its plans to machines without these functions.
+        let replaced = if options.topk && !self.wraps_another() {
+            replaced.transform_data(read_in_place)?
+        } else {
+            replaced
         };
         let mut rewritten = replaced
             .transform_data(answer_exactly)?

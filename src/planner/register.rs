@@ -21,7 +21,7 @@ use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{
     EXACT_QUANTILES, ExactQuantiles, PERCENTILE, QuantilesExprPlanner, all_aggregates, iqr_aggregate,
-    unaliased,
+    unaliased, vector_distances,
 };
 
 type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -221,7 +221,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             );
             functions.push(Arc::clone(iqr_aggregate()));
             let scalars = self.scalar_functions().get_or_insert_default();
-            scalars.extend(gk_scalars().iter().cloned());
+            scalars.extend(gk_scalars().iter().chain(vector_distances()).cloned());
             let planners = self.expr_planners().get_or_insert_default();
             planners.push(Arc::new(QuantilesExprPlanner));
             self = self.with_analyzer_rule(Arc::new(CheckQuantiles));

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr, Literal};
+use datafusion::physical_expr::projection::update_expr;
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -26,10 +27,13 @@ use datafusion::physical_plan::{
 };
 
 use crate::config::QuantilesOptions;
-use crate::exec::SortLimitExec;
+use crate::exec::{SortLimitExec, distance_call};
 
 /// Greatest number of rows for which [`SortLimitExec`] stands in for DataFusion's sort: the operator cannot spill.
 const MOST_ROWS: usize = 1 << 20;
+
+/// Greatest number of rows for which the operator holds vectors that the answer does not show.
+const MOST_VECTORS: usize = 1 << 13;
 
 /// Replaces sorts with a limit by [`SortLimitExec`], where that gives the same rows (except for which rows among those that tie
 /// with the last one) and is faster: up to 2^20 rows, sorted by expressions that fit into 128 bits, over input in no useful order.
@@ -126,24 +130,73 @@ fn top(sort: &SortExec, k: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if !is_faster(k) || sort.fetch().is_some_and(|fetch| fetch < k) {
         return Ok(None);
     }
-    let mut input = sort.input();
+    let filter = sort
+        .dynamic_expressions_produced()
+        .into_iter()
+        .find_map(as_dynamic_filter);
+    let below = if k <= MOST_VECTORS {
+        below_distances(sort)?
+    } else {
+        None
+    };
+    let Some((projection, by)) = below else {
+        return top_over(sort.input(), sort.expr().clone(), k, filter);
+    };
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    let top = top_over(projection.input(), by, k, filter)?;
+    top.map(|top| Arc::clone(sort.input()).replace_children(vec![top], options))
+        .transpose()
+}
+
+/// The operator that gives the first `k` rows of all partitions of `input`; `None` if a sort is better, or if the order has no keys.
+fn top_over(
+    mut input: &Arc<dyn ExecutionPlan>,
+    by: LexOrdering,
+    k: usize,
+    filter: Option<Arc<DynamicFilterPhysicalExpr>>,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if let Some(gathered) = input.downcast_ref::<CoalescePartitionsExec>()
         && gathered.fetch().is_none()
     {
         input = gathered.input();
     }
     let ordered = input.equivalence_properties().clone();
-    let (prefix, is_sorted) = ordered.extract_common_sort_prefix(sort.expr().clone())?;
+    let (prefix, is_sorted) = ordered.extract_common_sort_prefix(by.clone())?;
     let is_useful = is_sorted || !prefix.is_empty();
     if is_useful || input.boundedness().is_unbounded() || input.schema().fields().is_empty() {
         return Ok(None);
     }
-    let filter = sort
-        .dynamic_expressions_produced()
-        .into_iter()
-        .find_map(as_dynamic_filter);
-    let top = SortLimitExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)?;
+    let top = SortLimitExec::try_new(Arc::clone(input), by, k, filter)?;
     top.map(with_late_fetch).transpose()
+}
+
+/// The projection below a sort, if it gives the distance which rows are first ordered by, and the order over its input: then only the
+/// distances of the first rows are projected. `None` if there is no such projection, or if it computes anything that may fail.
+///
+/// ```text
+/// SortExec: TopK(fetch=10), expr=[d@1]             ProjectionExec: expr=[id@0, vector_array_distance(v@1, [1]) as d]
+///   ProjectionExec: expr=[id@0,               ->     SortLimitExec: k=10, by=[vector_array_distance(v@1, [1])]
+///     vector_array_distance(v@1, [1]) as d]
+/// ```
+fn below_distances(sort: &SortExec) -> Result<Option<(&ProjectionExec, LexOrdering)>> {
+    let Some(projection) = sort.input().downcast_ref::<ProjectionExec>() else {
+        return Ok(None);
+    };
+    let exprs = projection.expr();
+    let mut by = Vec::with_capacity(sort.expr().len());
+    for order in sort.expr().iter() {
+        let Some(expr) = update_expr(&order.expr, exprs, true)? else {
+            return Ok(None);
+        };
+        by.push(PhysicalSortExpr::new(expr, order.options));
+    }
+    let is_plain = |expr: &Arc<dyn PhysicalExpr>| expr.is::<Column>() || expr.is::<Literal>();
+    let is_cheap = exprs
+        .iter()
+        .all(|projected| is_plain(&projected.expr) || distance_call(&projected.expr).is_some());
+    let leads = by.first().is_some_and(|by| distance_call(&by.expr).is_some());
+    let by = LexOrdering::new(by).filter(|_| leads && is_cheap);
+    Ok(by.map(|by| (projection, by)))
 }
 
 /// The expression as a dynamic filter, if it is one.

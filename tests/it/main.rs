@@ -17,6 +17,7 @@ mod memory;
 mod memory_plans;
 mod memory_values;
 mod names;
+mod nearest;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod planner;

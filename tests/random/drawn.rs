@@ -4,6 +4,7 @@ use datafusion::arrow::datatypes::DataType;
 
 use crate::draw::Draw;
 use crate::in_order::{Asked, NUMBERS};
+use crate::nearest::Distance;
 use crate::statement::*;
 use crate::table::{F, G, H, ID, K, S, Table, X, Y};
 
@@ -22,20 +23,14 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
         joined: false,
     };
     let kind = scope.draw.below(20);
-    let from = if (12..16).contains(&kind) {
+    let nearest = scope.nearest();
+    let from = if nearest.is_some() || (12..16).contains(&kind) {
         scope.plain_from()
     } else {
         scope.from()
     };
     scope.joined = matches!(from, From::Join { .. });
-    let shape = match kind {
-        0..=11 => scope.aggregate(),
-        12..=13 => scope.window(),
-        14..=15 => scope.first(),
-        16..=18 => scope.best(),
-        _ if scope.draw.chance(50) => scope.merged(),
-        _ => Shape::Above { q: scope.q() },
-    };
+    let shape = nearest.unwrap_or_else(|| scope.shape(kind));
     let mut filter = scope.draw.chance(25).then(|| scope.pred(2));
     if matches!(shape, Shape::Window { .. }) && table.rows.len() > 300 {
         filter = Some(Pred::Compare(ID, "<", Some(300)));
@@ -50,6 +45,18 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
 }
 
 impl Scope<'_> {
+    /// What is asked, by a number below 20.
+    fn shape(&mut self, kind: usize) -> Shape {
+        match kind {
+            0..=11 => self.aggregate(),
+            12..=13 => self.window(),
+            14..=15 => self.first(),
+            16..=18 => self.best(),
+            _ if self.draw.chance(50) => self.merged(),
+            _ => Shape::Above { q: self.q() },
+        }
+    }
+
     /// A source whose rows have ids of their own.
     fn plain_from(&mut self) -> From {
         match self.draw.below(6) {
@@ -577,6 +584,27 @@ impl Scope<'_> {
             limit,
             offset,
         }
+    }
+
+    /// Rows by a distance, at times, where the table has vectors.
+    fn nearest(&mut self) -> Option<Shape> {
+        let distance = Distance::draw(self.draw, self.table)?;
+        if !self.draw.chance(35) {
+            return None;
+        }
+        let then = if self.draw.chance(40) {
+            self.keys()
+        } else {
+            Vec::new()
+        };
+        Some(Shape::Nearest {
+            distance,
+            desc: self.draw.chance(35),
+            nulls_first: self.draw.chance(40).then(|| self.draw.chance(50)),
+            then,
+            limit: self.draw.pick(&[0, 1, 2, 5, 20, 300, 5000]),
+            offset: self.draw.pick(&[0, 0, 0, 1, 3, 30]),
+        })
     }
 
     fn best(&mut self) -> Shape {

@@ -30,6 +30,7 @@ pub(crate) fn is_foreign(statement: &Statement, plan: &str) -> bool {
 pub(crate) fn depends_on_time(statement: &Statement, table: &Table) -> bool {
     let (keys, floats) = match &statement.shape {
         Shape::First { keys, .. } => (keys, true),
+        Shape::Nearest { .. } => return true,
         Shape::Best {
             spelling: Spelling::DistinctOn,
             keys,

@@ -24,6 +24,7 @@ mod in_order;
 mod judge;
 mod known;
 mod naive;
+mod nearest;
 mod report;
 mod run;
 mod shrink;

@@ -183,6 +183,34 @@ pub(crate) fn answer<'a>(statement: &Statement, table: &'a Table) -> Answer<'a> 
                 limit: *limit,
             }
         }
+        Shape::Nearest {
+            distance,
+            desc,
+            nulls_first,
+            then,
+            limit,
+            offset,
+        } => {
+            let mut rows = rows;
+            for row in &mut rows {
+                let distance = distance.of(row);
+                row.to_mut().push(distance);
+            }
+            let by = rows.first().map_or(0, |row| row.len() - 1);
+            let mut keys = vec![Key {
+                column: by,
+                desc: *desc,
+                nulls_first: *nulls_first,
+            }];
+            keys.extend(then.iter().cloned());
+            rows.sort_by(|a, b| by_keys(a, b, &keys));
+            Answer::First {
+                rows,
+                keys,
+                skip: *offset,
+                limit: *limit,
+            }
+        }
         Shape::Best {
             spelling,
             rank,

@@ -269,6 +269,34 @@ fn shapes(shape: &Shape) -> Vec<Shape> {
             }));
             all
         }
+        Shape::Nearest {
+            distance,
+            desc,
+            nulls_first,
+            then,
+            limit,
+            offset,
+        } => {
+            let with = |then, limit, offset| Shape::Nearest {
+                distance: distance.clone(),
+                desc: *desc,
+                nulls_first: *nulls_first,
+                then,
+                limit,
+                offset,
+            };
+            let mut all: Vec<Shape> = without_one(then)
+                .into_iter()
+                .map(|then| with(then, *limit, *offset))
+                .collect();
+            if *offset > 0 {
+                all.push(with(then.clone(), *limit, 0));
+            }
+            if then.len() == 1 {
+                all.push(with(Vec::new(), *limit, *offset));
+            }
+            all
+        }
         Shape::Best {
             spelling,
             rank,

@@ -321,6 +321,30 @@ impl Statement {
                     keys_sql(keys)
                 )
             }
+            Shape::Nearest {
+                distance,
+                desc,
+                nulls_first,
+                then,
+                limit,
+                offset,
+            } => {
+                let direction = if *desc { " DESC" } else { "" };
+                let nulls = match nulls_first {
+                    None => "",
+                    Some(true) => " NULLS FIRST",
+                    Some(false) => " NULLS LAST",
+                };
+                let then = if then.is_empty() {
+                    String::new()
+                } else {
+                    format!(", {}", keys_sql(then))
+                };
+                format!(
+                    "SELECT *, {} AS c0 {from} ORDER BY c0{direction}{nulls}{then} LIMIT {limit} OFFSET {offset}",
+                    distance.sql()
+                )
+            }
             Shape::Best {
                 spelling,
                 rank,
@@ -378,7 +402,7 @@ impl Statement {
         match &self.shape {
             Shape::Aggregate { calls, .. } => calls.iter().any(is_ours),
             Shape::Window { calls } => calls.iter().any(|(call, _)| is_ours(call)),
-            Shape::First { .. } | Shape::Best { .. } => false,
+            Shape::First { .. } | Shape::Nearest { .. } | Shape::Best { .. } => false,
             Shape::Merged { .. } | Shape::Above { .. } => true,
         }
     }

@@ -1,6 +1,7 @@
 //! Statements as trees.
 
 use crate::in_order::Asked;
+use crate::nearest::Distance;
 use crate::table::F;
 
 /// Names of the columns that a statement can use; `w` comes from a join only.
@@ -190,6 +191,15 @@ pub(crate) enum Shape {
     },
     First {
         keys: Vec<Key>,
+        limit: usize,
+        offset: usize,
+    },
+    /// Rows by a distance, then by columns.
+    Nearest {
+        distance: Distance,
+        desc: bool,
+        nulls_first: Option<bool>,
+        then: Vec<Key>,
         limit: usize,
         offset: usize,
     },

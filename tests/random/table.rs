@@ -12,6 +12,7 @@ use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::{CsvReadOptions, ParquetReadOptions, SessionContext};
 
 use crate::draw::Draw;
+use crate::nearest::{vector_length, vector_types, with_one_special};
 use crate::value::{Cell, Value, sql, write};
 
 /// Where rows lie.
@@ -108,6 +109,7 @@ pub(crate) fn all_types() -> Vec<DataType> {
         Struct(vec![Field::new("a", Int32, true), Field::new("b", Utf8, true)].into()),
     ];
     types.extend(strings());
+    types.extend(vector_types());
     types
 }
 
@@ -139,15 +141,18 @@ pub(crate) fn value(draw: &mut Draw, data_type: &DataType, distinct: usize) -> V
         }
         Dictionary(_, values) => value(draw, values, distinct.min(3000)),
         List(item) | LargeList(item) | FixedSizeList(item, _) => {
-            let length = match data_type {
-                FixedSizeList(_, length) => *length as usize,
+            let length = match (vector_length(data_type), data_type) {
+                (Some(length), _) => length,
+                (None, FixedSizeList(_, length)) => *length as usize,
                 _ => draw.below(4),
             };
-            Value::Many(
-                (0..length)
-                    .map(|_| nested(draw, item.data_type(), distinct))
-                    .collect(),
-            )
+            let mut items: Vec<Cell> = (0..length)
+                .map(|_| nested(draw, item.data_type(), distinct))
+                .collect();
+            if vector_length(data_type).is_some() {
+                with_one_special(&mut items);
+            }
+            Value::Many(items)
         }
         Struct(fields) => Value::Many(
             fields
@@ -399,6 +404,11 @@ fn columns(draw: &mut Draw, storage: Storage) -> Vec<Column> {
         groups = vec![Int64, Int32, Utf8];
         texts = vec![Utf8, Utf8View];
     }
+    let x = if storage != Storage::Csv && draw.chance(15) {
+        draw.pick(&vector_types())
+    } else {
+        draw.pick(&any)
+    };
     let types = [
         Int64,
         draw.pick(&groups),
@@ -406,7 +416,7 @@ fn columns(draw: &mut Draw, storage: Storage) -> Vec<Column> {
         Int64,
         Float64,
         draw.pick(&texts),
-        draw.pick(&any),
+        x,
         draw.pick(&any),
     ];
     let names = ["id", "g", "h", "k", "f", "s", "x", "y"];

@@ -11,6 +11,7 @@
 mod floor;
 #[cfg(feature = "parquet")]
 mod late;
+mod nearest;
 mod plan;
 mod run;
 mod scan;
@@ -31,6 +32,7 @@ use datafusion::physical_plan::{
 
 #[cfg(feature = "parquet")]
 pub use self::late::LateFetchExec;
+pub(crate) use self::nearest::distance_call;
 use self::plan::SortLimitPlan;
 use super::Mode;
 use super::numbered::{numbered, unnumbered, with_numbers};
@@ -45,6 +47,9 @@ use super::operator::{Execution, Operator, Work};
 /// Reads all input partitions once and in parallel. A row that does not come before the best `k`-th row of any partition so far is
 /// dropped before anything of it is copied. Other rows wait in a buffer of a few times `k` rows, which is cut to `k` by selection. All
 /// memory is reserved in the task's pool; if that is too small, the query ends with `ResourcesExhausted`.
+///
+/// Where the order begins with a [`VectorDistance`](crate::functions), the distance of a row is estimated first, and computed only if the
+/// row may reach the floor.
 ///
 /// Metrics: `input_rows`, `rejected_rows` (never held), `output_rows`, `scan_time` and `elapsed_compute` (processor time).
 pub type SortLimitExec = Operator<SortLimitWork>;

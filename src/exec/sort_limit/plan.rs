@@ -8,6 +8,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
 use super::super::grouped_topk::in_words;
 use super::super::operator::comma_separated;
+use super::nearest::LeadDistance;
 use crate::key::{SortColumn, SortKeys};
 
 /// The first `k` rows of an order.
@@ -16,6 +17,8 @@ pub(super) struct SortLimitPlan {
     pub(super) by: LexOrdering,
     columns: Vec<SortColumn>,
     pub(super) keys: SortKeys,
+    /// The distance that the order begins with, if it does.
+    pub(super) distance: Option<LeadDistance>,
     pub(super) k: usize,
     pub(super) schema: SchemaRef,
 }
@@ -38,7 +41,9 @@ impl SortLimitPlan {
         if columns.iter().any(|column| column.data_type.is_null()) {
             return Ok(None);
         }
+        let distance = LeadDistance::of(by.first());
         Ok(SortKeys::try_packed(&columns).map(|keys| Self {
+            distance,
             by,
             columns,
             keys,
@@ -52,6 +57,10 @@ impl fmt::Display for SortLimitPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = self.by.iter().zip(&self.columns);
         let by = by.map(|(by, column)| in_words(&by.expr, column));
-        write!(f, "k={}, by=[{}]", self.k, comma_separated(by))
+        write!(f, "k={}, by=[{}]", self.k, comma_separated(by))?;
+        if self.distance.is_some() {
+            write!(f, ", estimates=true")?;
+        }
+        Ok(())
     }
 }

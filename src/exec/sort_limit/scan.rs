@@ -110,25 +110,62 @@ impl<K: Key> SortLimitScan<K> {
             self.best.exceed(K::from_bits(key));
         }
         let plan = Arc::clone(&self.shared.plan);
-        let lead = values(&plan.by.first().expr, batch)?;
-        let is_sparse = self.pass(&lead)?;
+        let (lead, is_sparse) = self.leading(batch)?;
         if is_sparse && self.passing.is_empty() {
             self.shared.rejected.add(rows);
             return Ok(());
         }
         let others = plan.by.iter().skip(1).map(|by| values(&by.expr, batch));
-        let mut columns = vec![lead];
-        columns.extend(others.collect::<Result<Vec<_>>>()?);
+        let mut others = others.collect::<Result<Vec<_>>>()?;
         if is_sparse {
             let passing = UInt32Array::from(self.passing.clone());
-            for column in &mut columns {
+            for column in &mut others {
                 *column = take(column.as_ref(), &passing, None)?;
             }
         }
+        let columns: Vec<ArrayRef> = std::iter::once(lead).chain(others).collect();
         let keys = plan.keys.keys::<K>(&columns)?;
         let kept = self.add(batch, &keys, is_sparse)?;
         self.shared.rejected.add(rows - kept);
         self.publish()
+    }
+
+    /// The first column of the rows of a batch that may reach the floor, and whether that leaves some out: then they are in
+    /// [`Self::passing`].
+    fn leading(&mut self, batch: &RecordBatch) -> Result<(ArrayRef, bool)> {
+        let (estimated, lead) = match self.reaching(batch)? {
+            Some((rows, lead)) => (Some(rows), lead),
+            None => (None, values(&self.shared.plan.by.first().expr, batch)?),
+        };
+        let is_sparse = self.pass(&lead)?;
+        let lead = if is_sparse {
+            take(lead.as_ref(), &UInt32Array::from(self.passing.clone()), None)?
+        } else {
+            lead
+        };
+        let Some(rows) = estimated else {
+            return Ok((lead, is_sparse));
+        };
+        self.passing = if is_sparse {
+            self.passing.iter().map(|row| rows[*row as usize]).collect()
+        } else {
+            rows
+        };
+        Ok((lead, true))
+    }
+
+    /// The rows of a batch whose first column may reach the floor by an estimate, and that column of them; `None` if there is no floor, or
+    /// no estimate.
+    fn reaching(&self, batch: &RecordBatch) -> Result<Option<(Vec<u32>, ArrayRef)>> {
+        let (floor, ties) = self.best.floor();
+        let plan = &self.shared.plan;
+        let Some(distance) = plan.distance.as_ref().filter(|_| !ties || floor != K::default()) else {
+            return Ok(None);
+        };
+        match plan.keys.values(floor.to_bits())?.first() {
+            Some(floor) => distance.reaching(batch, floor),
+            None => Ok(None),
+        }
     }
 
     /// Looks for rows whose first column may reach the floor. Returns whether they are less than three quarters of all, and then in

@@ -14,6 +14,7 @@
 mod blocks;
 pub(crate) mod columns;
 mod count;
+pub(crate) mod distance;
 pub(crate) mod edges;
 pub(crate) mod exact_sum;
 mod extract;
