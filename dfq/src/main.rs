@@ -12,6 +12,8 @@ mod cluster;
 mod console;
 mod demo;
 mod generate;
+#[cfg(feature = "serve")]
+mod serve;
 mod sql;
 
 use std::panic::AssertUnwindSafe;
@@ -53,6 +55,9 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Show exact quantiles of TPC-H lineitem, timed beside DataFusion's built-in percentile_cont
     Demo(demo::DemoArgs),
+    /// Serve tables to PostgreSQL's clients: psql, drivers, dashboards
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     /// Start a local cluster: a scheduler and executors on this machine
     #[cfg(feature = "ballista")]
     Cluster(cluster::ClusterArgs),
@@ -71,6 +76,8 @@ impl Command {
             Command::Sql(args) => args.session.limits_memory(),
             Command::Demo(args) => args.session.limits_memory(),
             Command::Generate(_) => false,
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => args.limits_memory(),
             #[cfg(feature = "ballista")]
             Command::Executor(args) => args.limits_memory(),
             // Queries run in executors, which are processes of their own.
@@ -159,6 +166,8 @@ async fn run(cli: Cli, matches: &ArgMatches) -> End {
         },
         Command::Generate(args) => generate::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args).await,
         #[cfg(feature = "ballista")]
         Command::Cluster(args) => cluster::run_cluster(args).await,
         #[cfg(feature = "ballista")]

@@ -6,5 +6,7 @@ mod generated;
 mod memory;
 #[cfg(target_os = "linux")]
 mod memory_table;
+#[cfg(feature = "serve")]
+mod serve;
 mod statements;
 mod support;
