@@ -13,6 +13,8 @@ mod console;
 mod demo;
 mod generate;
 mod profile;
+#[cfg(feature = "serve")]
+mod serve;
 mod sql;
 
 use std::io::Write;
@@ -63,6 +65,9 @@ enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Serve tables to PostgreSQL's clients: psql, drivers, dashboards
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     /// Start a local cluster: a scheduler and executors on this machine
     #[cfg(feature = "ballista")]
     Cluster(cluster::ClusterArgs),
@@ -82,6 +87,8 @@ impl Command {
             Command::Demo(args) => args.session.limits_memory(),
             Command::Profile(args) => args.session.limits_memory(),
             Command::Generate(_) | Command::Completions { .. } => false,
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => args.limits_memory(),
             #[cfg(feature = "ballista")]
             Command::Executor(args) => args.limits_memory(),
             // Queries run in executors, which are processes of their own.
@@ -185,6 +192,8 @@ async fn run(cli: Cli, matches: &ArgMatches) -> End {
         Command::Generate(args) => generate::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Completions { shell } => completions(shell),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args).await,
         #[cfg(feature = "ballista")]
         Command::Cluster(args) => cluster::run_cluster(args).await,
         #[cfg(feature = "ballista")]

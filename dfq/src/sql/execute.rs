@@ -224,21 +224,25 @@ impl Runner {
 
     /// An endless source can stream rows, but has no last row and no last state.
     fn check_bounded(&self, plan: &dyn ExecutionPlan) -> Result<()> {
-        if !plan.boundedness().is_unbounded() {
-            return Ok(());
-        }
-        if plan.pipeline_behavior() == EmissionType::Final {
+        check_endless(plan)?;
+        if plan.boundedness().is_unbounded() && self.output.format == Format::Table {
             return plan_err!(
-                "the query has an answer only at the end of its source, and the source is endless"
-            );
-        }
-        if self.output.format == Format::Table {
-            return plan_err!(
-                "the source is endless: a table cannot show it, use --format csv, tsv or nd-json"
+                "the source is endless: a table cannot show it, use --format csv, tsv, nd-json, markdown or line"
             );
         }
         Ok(())
     }
+}
+
+/// Refuses a query over an endless source that would answer at its end.
+///
+/// # Errors
+/// Says so.
+pub(crate) fn check_endless(plan: &dyn ExecutionPlan) -> Result<()> {
+    if plan.boundedness().is_unbounded() && plan.pipeline_behavior() == EmissionType::Final {
+        return plan_err!("the query has an answer only at the end of its source, and the source is endless");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

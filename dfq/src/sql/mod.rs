@@ -20,8 +20,16 @@ use datafusion::error::Result;
 use datafusion::prelude::SessionContext;
 
 pub(crate) use self::execute::Runner;
+#[cfg(feature = "serve")]
+pub(crate) use self::execute::check_endless;
+#[cfg(feature = "serve")]
+pub(crate) use self::files::enable as enable_files;
 pub(crate) use self::output::{Format, Output, OutputFile};
 pub(crate) use self::session::SessionArgs;
+#[cfg(feature = "serve")]
+pub(crate) use self::split::{Piece, split, tokenize};
+#[cfg(feature = "serve")]
+pub(crate) use self::statement::{Statement, dialect};
 use crate::args::{parse_rows_shown, parse_seconds};
 use crate::console::{End, say};
 
@@ -99,6 +107,25 @@ impl SqlArgs {
         #[cfg(not(feature = "ballista"))]
         None
     }
+}
+
+/// Runs a file of statements in a session. Answers go to standard output, as CSV.
+#[cfg(feature = "serve")]
+pub(crate) async fn run_setup(ctx: &SessionContext, path: &str) -> End {
+    let output = Output::new(Format::Csv);
+    script::run_file(&mut Runner::new(ctx.clone(), output, true), path).await
+}
+
+/// Makes the stores that a plan names.
+///
+/// # Errors
+/// A location or an option that cannot be understood, or credentials that cannot be loaded.
+#[cfg(feature = "serve")]
+pub(crate) async fn register_stores(
+    ctx: &SessionContext,
+    plan: &datafusion::logical_expr::LogicalPlan,
+) -> Result<()> {
+    stores::register(ctx, plan, stores::Region::Configured).await
 }
 
 /// Where statements come from.

@@ -38,6 +38,16 @@ impl SessionArgs {
     /// # Errors
     /// A spill folder that cannot be written, or a wrong `DATAFUSION_*` environment variable.
     pub(crate) fn build(&self) -> Result<SessionContext> {
+        let ctx = self.build_without_files()?;
+        files::enable(&ctx);
+        Ok(ctx)
+    }
+
+    /// A session with these options, in which files are no tables.
+    ///
+    /// # Errors
+    /// A spill folder that cannot be written, or a wrong `DATAFUSION_*` environment variable.
+    pub(crate) fn build_without_files(&self) -> Result<SessionContext> {
         let limits = self.limits();
         let state = SessionStateBuilder::new()
             .with_config(limits.config()?)
@@ -45,7 +55,6 @@ impl SessionArgs {
             .with_default_features()
             .build();
         let ctx = SessionContext::new_with_state(state);
-        files::enable(&ctx);
         datafusion_quantiles::register_all(&ctx)?;
         Ok(ctx)
     }

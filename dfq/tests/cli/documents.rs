@@ -1,6 +1,6 @@
 //! The README and the guide: their SQL and their commands run, their links lead somewhere, and they mention every option of
 //! `dfq`, and none that does not exist.
-#![cfg(all(feature = "ballista", feature = "cloud", feature = "cuda"))]
+#![cfg(all(feature = "ballista", feature = "cloud", feature = "cuda", feature = "serve"))]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use quantiles_testing::root;
 
 /// Commands that other tests run, or that cannot run in a test.
-const NOT_RUN: [&str; 10] = [
+const NOT_RUN: [&str; 14] = [
     "cargo install --path dfq",
     // This command.
     "cargo test --locked --all-features",
@@ -25,6 +25,11 @@ const NOT_RUN: [&str; 10] = [
     "dfq scheduler --bind-host 0.0.0.0 --external-host one --token-file secret",
     "dfq executor --bind-host 0.0.0.0 --external-host two --scheduler-host one --token-file secret",
     "dfq sql --cluster df://one:50050 --token-file secret",
+    // tests/cli/serve
+    "dfq serve trips.parquet",
+    "psql -h 127.0.0.1 -U me -d datafusion -c \"SELECT exact_quantiles(fare, [0.5, 0.99]) FROM trips\"",
+    "dfq serve --init setup.sql --memory-limit 4g --metrics-bind 127.0.0.1:9187",
+    "dfq serve trips.parquet --bind-host 0.0.0.0 --password-file passwords --tls-cert server.pem --tls-key server.key",
 ];
 
 /// What makes a command small enough for a test; the rest of it is run as it stands.
@@ -217,7 +222,7 @@ fn options(text: &str) -> BTreeSet<String> {
 
 /// The options that `dfq` lists itself.
 fn existing() -> BTreeSet<String> {
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 9] = [
         &[],
         &["sql"],
         &["generate"],
@@ -226,6 +231,7 @@ fn existing() -> BTreeSet<String> {
         &["demo"],
         &["profile"],
         &["cluster"],
+        &["serve"],
     ];
     listed(&commands)
 }

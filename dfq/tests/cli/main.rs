@@ -7,5 +7,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod memory_table;
 mod profile;
+#[cfg(feature = "serve")]
+mod serve;
 mod statements;
 mod support;

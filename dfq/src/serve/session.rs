@@ -1,0 +1,253 @@
+//! What connections share, and what each has alone.
+//!
+//! ```text
+//! shared             catalog of tables, memory pool, spill folder, object stores, PostgreSQL's catalog
+//! of a connection    options of DataFusion and of this crate, prepared statements, PostgreSQL's variables
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::timezone::Tz;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::catalog::CatalogProviderList;
+use datafusion::common::{ScalarValue, TableReference, plan_datafusion_err, plan_err};
+use datafusion::config::Dialect;
+use datafusion::error::Result;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::logical_expr::{
+    ColumnarValue, LogicalPlan, ScalarUDF, SetVariable, Statement, Volatility, create_udf,
+};
+use datafusion::prelude::SessionContext;
+use parking_lot::{RwLock, RwLockReadGuard};
+use pgwire::error::{PgWireError, PgWireResult};
+
+use super::failure::{code, error, of_statement};
+use super::policy::Writes;
+use super::settings::{self, Assigned, Change, Settings};
+use super::statement::Catalog;
+use crate::sql::{SessionArgs, enable_files};
+
+/// What all connections share.
+pub(super) struct Base {
+    /// The session in which tables are made before there are clients. Files can be named in it.
+    pub(super) ctx: SessionContext,
+    /// Its tables alone, without those that files are.
+    tables: Arc<dyn CatalogProviderList>,
+    pub(super) catalog: Catalog,
+    pub(super) writes: Writes,
+}
+
+impl Base {
+    /// # Errors
+    /// Options of the session that are wrong.
+    pub(super) async fn new(args: &SessionArgs, writes: Writes) -> Result<Self> {
+        let ctx = args.build_without_files()?;
+        // What clients for business intelligence send is `PERCENTILE_CONT(q) WITHIN GROUP (ORDER BY x)`.
+        ctx.sql("SET quantiles.replace_builtins = true").await?;
+        let catalog = Catalog::install(&ctx)?;
+        let tables = Arc::clone(ctx.state().catalog_list());
+        enable_files(&ctx);
+        Ok(Self {
+            ctx,
+            tables,
+            catalog,
+            writes,
+        })
+    }
+
+    /// Serves a file, a folder, a glob or a URL as a table: `trips.parquet` as `trips`, `rides=trips.parquet` as `rides`.
+    ///
+    /// # Errors
+    /// A file that is no table, and a name without characters.
+    pub(super) async fn add_table(&self, text: &str) -> Result<()> {
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) => (name, path),
+            None => (stem(text), text),
+        };
+        if name.is_empty() || path.is_empty() {
+            return Err(plan_datafusion_err!(
+                "'{text}' has no name for a table: give it as NAME=FILE"
+            ));
+        }
+        let table = self.ctx.table_provider(TableReference::bare(path)).await?;
+        self.ctx.register_table(TableReference::bare(name), table)?;
+        Ok(())
+    }
+
+    /// A session for a connection, with the options that the base has.
+    fn session(&self) -> SessionContext {
+        let state = self.ctx.state();
+        let mut config = state.config().clone();
+        config.options_mut().sql_parser.dialect = Dialect::PostgreSQL;
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_config(config)
+            .with_catalog_list(Arc::clone(&self.tables))
+            .build();
+        let ctx = SessionContext::new_with_state(state);
+        if self.writes == Writes::Allowed {
+            enable_files(&ctx);
+        }
+        ctx
+    }
+
+    /// Bytes of the memory pool that statements hold.
+    pub(super) fn reserved(&self) -> usize {
+        self.ctx.runtime_env().memory_pool.reserved()
+    }
+}
+
+/// The name of a file without its folder and its ending.
+fn stem(path: &str) -> &str {
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    name.split('.').next().unwrap_or_default()
+}
+
+/// What a connection has alone.
+pub(super) struct Session {
+    pub(super) ctx: SessionContext,
+    settings: Arc<RwLock<Settings>>,
+    /// How long a statement may take, as the client says.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Session {
+    /// A session with the values that the client started with.
+    ///
+    /// # Errors
+    /// Those of [`Self::assign`].
+    pub(super) async fn start(base: &Base, values: &[Assigned]) -> PgWireResult<Self> {
+        let mut session = Self {
+            ctx: base.session(),
+            settings: Arc::default(),
+            timeout: None,
+        };
+        session.ctx.register_udf(current_setting(&session.settings));
+        if base.writes == Writes::Allowed {
+            for name in ["default_transaction_read_only", "transaction_read_only"] {
+                session.assign(&settings::assign(name, "off")?).await?;
+            }
+        }
+        for assigned in values {
+            session.assign(assigned).await?;
+        }
+        Ok(session)
+    }
+
+    /// Gives a variable its value.
+    ///
+    /// # Errors
+    /// A time zone that does not exist.
+    pub(super) async fn assign(&mut self, assigned: &Assigned) -> PgWireResult<()> {
+        match &assigned.change {
+            Change::Nothing => {}
+            Change::Timeout(timeout) => self.timeout = *timeout,
+            Change::Option(variable, value) => {
+                if assigned.name == "timezone" {
+                    check_time_zone(value)?;
+                }
+                let set = Statement::SetVariable(SetVariable {
+                    variable: (*variable).to_string(),
+                    value: value.clone(),
+                });
+                let set = self.ctx.execute_logical_plan(LogicalPlan::Statement(set)).await;
+                set.map_err(|failure| of_statement(&failure, assigned.name))?;
+            }
+        }
+        self.settings.write().assign(assigned);
+        Ok(())
+    }
+
+    /// PostgreSQL's variables as they are.
+    pub(super) fn settings(&self) -> RwLockReadGuard<'_, Settings> {
+        self.settings.read()
+    }
+}
+
+/// The function `current_setting(name)` of a connection, for PostgreSQL's variables.
+fn current_setting(settings: &Arc<RwLock<Settings>>) -> ScalarUDF {
+    let settings = Arc::clone(settings);
+    create_udf(
+        "current_setting",
+        vec![DataType::Utf8],
+        DataType::Utf8,
+        Volatility::Stable,
+        Arc::new(move |arguments| match arguments {
+            [ColumnarValue::Scalar(ScalarValue::Utf8(Some(name)))] => {
+                let value = settings::known(name).map(|name| settings.read().show(name));
+                match value {
+                    Some(value) => Ok(ColumnarValue::Scalar(ScalarValue::from(value))),
+                    None => plan_err!("unrecognized configuration parameter \"{name}\""),
+                }
+            }
+            _ => plan_err!("current_setting takes the name of a variable as a constant"),
+        }),
+    )
+}
+
+fn check_time_zone(name: &str) -> Result<(), PgWireError> {
+    match name.parse::<Tz>() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(error(
+            code::INVALID_PARAMETER,
+            format!("invalid value for parameter \"TimeZone\": \"{name}\""),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_named_by_their_files() {
+        for (path, name) in [
+            ("trips.parquet", "trips"),
+            ("data/trips.csv.gz", "trips"),
+            ("s3://bucket/trips/", "trips"),
+            ("/data/*.parquet", "*"),
+            ("", ""),
+        ] {
+            assert_eq!(stem(path), name, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_share_tables_and_memory_and_no_options() {
+        let base = Base::new(&SessionArgs::default(), Writes::Refused).await.unwrap();
+        base.ctx
+            .sql("CREATE TABLE t AS SELECT 1 AS x")
+            .await
+            .unwrap()
+            .collect()
+            .await
+            .unwrap();
+        let (one, other) = (base.session(), base.session());
+        one.sql("SET quantiles.strategy = 'gk_select'").await.unwrap();
+        let strategy = async |ctx: &SessionContext| {
+            let shown = ctx
+                .sql("SHOW quantiles.strategy")
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap();
+            format!("{:?}", shown[0].column(1))
+        };
+        assert!(strategy(&one).await.contains("gk_select"));
+        assert!(strategy(&other).await.contains("auto"));
+        assert!(Arc::ptr_eq(
+            &one.runtime_env().memory_pool,
+            &other.runtime_env().memory_pool
+        ));
+        for ctx in [&one, &other] {
+            assert_eq!(ctx.table("t").await.unwrap().count().await.unwrap(), 1);
+            let options = ctx.copied_config().options().entries();
+            let replaces = options
+                .iter()
+                .find(|option| option.key == "quantiles.replace_builtins")
+                .unwrap();
+            assert_eq!(replaces.value.as_deref(), Some("true"));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Parameters of a prepared statement: their types on the wire and in plans.
+
+use std::collections::BTreeMap;
+
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{ParamValues, ScalarValue, plan_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion_postgres::arrow_pg::datatypes::df::deserialize_parameters_with_server_types;
+use datafusion_postgres::arrow_pg::datatypes::{PG_OID_ALIAS_KEY, into_pg_type, pg_type_for_alias_kind};
+use pgwire::api::Type;
+use pgwire::api::portal::Portal;
+use pgwire::error::PgWireResult;
+
+/// One of `$1`, `$2` and so on.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::serve) struct Parameter {
+    /// In the plan.
+    pub(in crate::serve) data_type: DataType,
+    /// As the client sends it.
+    pub(in crate::serve) wire: Type,
+}
+
+/// What a plan says of a parameter.
+#[derive(Debug, Default)]
+struct Found {
+    data_type: Option<DataType>,
+    wire: Option<Type>,
+}
+
+impl Parameter {
+    /// The parameters of a plan, in order; `types` are those that the client gives. One of which nobody says anything is text.
+    ///
+    /// # Errors
+    /// Placeholders that are not `$1` to `$n`.
+    pub(in crate::serve) fn of(plan: &LogicalPlan, types: &[Option<Type>]) -> Result<Vec<Self>> {
+        let found = find(plan)?;
+        let count = found.len().max(found.keys().next_back().copied().unwrap_or(0));
+        let empty = Found::default();
+        let parameter = |number: usize| {
+            let found = found.get(&number).unwrap_or(&empty);
+            // A type that is not known is the client's way to ask.
+            let given = types
+                .get(number - 1)
+                .cloned()
+                .flatten()
+                .filter(|wire| *wire != Type::UNKNOWN);
+            let data_type = found.data_type.clone();
+            let data_type = data_type.or_else(|| given.as_ref().and_then(data_type_of));
+            let data_type = data_type.unwrap_or(DataType::Utf8);
+            let wire = given.or_else(|| found.wire.clone());
+            let wire = wire
+                .or_else(|| into_pg_type(&data_type).ok())
+                .unwrap_or(Type::TEXT);
+            Self { data_type, wire }
+        };
+        Ok((1..=count).map(parameter).collect())
+    }
+
+    /// NULLs in place of values, for the types of an answer before there are values.
+    ///
+    /// # Errors
+    /// A type without a NULL.
+    pub(in crate::serve) fn nulls(parameters: &[Self]) -> Result<ParamValues> {
+        let null = |parameter: &Self| ScalarValue::try_from(&parameter.data_type);
+        Ok(ParamValues::from(
+            parameters.iter().map(null).collect::<Result<Vec<_>>>()?,
+        ))
+    }
+
+    /// The values that a client bound.
+    ///
+    /// # Errors
+    /// A value that is none of its parameter's type.
+    pub(in crate::serve) fn values<S: Clone>(
+        parameters: &[Self],
+        portal: &Portal<S>,
+    ) -> PgWireResult<ParamValues> {
+        let data_types: Vec<_> = parameters
+            .iter()
+            .map(|parameter| Some(&parameter.data_type))
+            .collect();
+        let wires: Vec<_> = parameters.iter().map(|parameter| Some(&parameter.wire)).collect();
+        deserialize_parameters_with_server_types(portal, &data_types, &wires)
+    }
+}
+
+/// Most parameters of a statement, as the protocol counts them.
+const MOST: usize = 65_535;
+
+fn find(plan: &LogicalPlan) -> Result<BTreeMap<usize, Found>> {
+    let mut all: BTreeMap<usize, Found> = BTreeMap::new();
+    for (id, data_type) in plan.get_parameter_types()? {
+        all.entry(number(&id)?).or_default().data_type = data_type;
+    }
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Limit(limit) = node {
+            for count in [&limit.skip, &limit.fetch].into_iter().flatten() {
+                note_type(count, &DataType::Int64, &mut all)?;
+            }
+        }
+        node.apply_expressions(|expression| {
+            expression.apply(|expression| {
+                note(expression, &mut all)?;
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(all)
+}
+
+/// Notes what a cast, or the column that it is compared with, says of a parameter.
+fn note(expression: &Expr, all: &mut BTreeMap<usize, Found>) -> Result<()> {
+    match expression {
+        Expr::Cast(cast) => {
+            if let Expr::Placeholder(placeholder) = cast.expr.as_ref() {
+                let found = all.entry(number(&placeholder.id)?).or_default();
+                found
+                    .data_type
+                    .get_or_insert_with(|| cast.field.data_type().clone());
+            }
+        }
+        Expr::Placeholder(placeholder) => {
+            let found = all.entry(number(&placeholder.id)?).or_default();
+            let kind = placeholder
+                .field
+                .as_ref()
+                .and_then(|field| field.metadata().get(PG_OID_ALIAS_KEY));
+            // Only object numbers have a type of their own: the other kinds are shown, and bound, as names.
+            if let (Some(kind), Some(DataType::Int32)) = (kind, &found.data_type) {
+                found.wire = pg_type_for_alias_kind(kind.as_str());
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Notes the type that a parameter has where it stands.
+fn note_type(expression: &Expr, data_type: &DataType, all: &mut BTreeMap<usize, Found>) -> Result<()> {
+    if let Expr::Placeholder(placeholder) = expression {
+        let found = all.entry(number(&placeholder.id)?).or_default();
+        found.data_type.get_or_insert_with(|| data_type.clone());
+    }
+    Ok(())
+}
+
+fn number(id: &str) -> Result<usize> {
+    match id.strip_prefix('$').and_then(|number| number.parse().ok()) {
+        Some(number @ 1..=MOST) => Ok(number),
+        _ => plan_err!("'{id}' is no parameter: they are $1 to ${MOST}"),
+    }
+}
+
+/// The type in plans of a value that a client says is of type `wire`.
+fn data_type_of(wire: &Type) -> Option<DataType> {
+    Some(match *wire {
+        Type::BOOL => DataType::Boolean,
+        Type::INT2 => DataType::Int16,
+        Type::INT4 => DataType::Int32,
+        Type::INT8 => DataType::Int64,
+        Type::FLOAT4 => DataType::Float32,
+        Type::FLOAT8 => DataType::Float64,
+        Type::NUMERIC => DataType::Decimal128(38, 10),
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME => DataType::Utf8,
+        Type::BYTEA => DataType::Binary,
+        Type::DATE => DataType::Date32,
+        Type::TIME => DataType::Time64(TimeUnit::Nanosecond),
+        Type::TIMESTAMP => DataType::Timestamp(TimeUnit::Microsecond, None),
+        Type::TIMESTAMPTZ => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    async fn parameters(text: &str, types: &[Option<Type>]) -> Result<Vec<(DataType, Type)>> {
+        let ctx = SessionContext::new();
+        ctx.sql("CREATE TABLE t(x BIGINT, s TEXT)").await.unwrap();
+        let plan = ctx.state().create_logical_plan(text).await?;
+        let parameters = Parameter::of(&plan, types)?;
+        Ok(parameters
+            .into_iter()
+            .map(|parameter| (parameter.data_type, parameter.wire))
+            .collect())
+    }
+
+    #[tokio::test]
+    async fn types_come_from_columns_casts_and_clients() {
+        let int = (DataType::Int64, Type::INT8);
+        let text = (DataType::Utf8, Type::TEXT);
+        for (statement, types, expected) in [
+            ("SELECT * FROM t WHERE x > $1", vec![], vec![int.clone()]),
+            (
+                "SELECT * FROM t WHERE x > $1",
+                vec![Some(Type::INT4)],
+                vec![(DataType::Int64, Type::INT4)],
+            ),
+            ("SELECT $1", vec![], vec![text.clone()]),
+            ("SELECT $1", vec![Some(Type::UNKNOWN)], vec![text.clone()]),
+            ("SELECT $1", vec![Some(Type::INT8)], vec![int.clone()]),
+            ("SELECT $1::BIGINT, $2", vec![], vec![int.clone(), text.clone()]),
+            (
+                "SELECT x FROM t LIMIT $1 OFFSET $2",
+                vec![],
+                vec![int.clone(), int.clone()],
+            ),
+            (
+                "SELECT * FROM t WHERE x IN (SELECT x FROM t WHERE x = $2)",
+                vec![],
+                vec![text, int],
+            ),
+        ] {
+            assert_eq!(
+                parameters(statement, &types).await.unwrap(),
+                expected,
+                "{statement}"
+            );
+        }
+        for statement in ["SELECT $x", "SELECT $0", "SELECT $70000"] {
+            let error = parameters(statement, &[]).await.unwrap_err().to_string();
+            let is_about_it = error.contains("parameter") || error.contains("placeholder");
+            assert!(is_about_it, "{statement}: {error}");
+        }
+    }
+}

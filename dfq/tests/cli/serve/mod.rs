@@ -1,0 +1,10 @@
+//! `dfq serve`: clients of PostgreSQL's protocol, those that are let in and those that are not.
+
+mod access;
+mod catalog;
+mod limits;
+mod load;
+mod mutations;
+mod psql;
+mod server;
+mod statements;
