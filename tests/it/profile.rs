@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float64Array,
-    Int64Array, ListArray, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray, UInt64Array,
+    Int64Array, ListArray, RecordBatch, StringViewArray, StructArray, TimestampMicrosecondArray, UInt64Array,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Fields, Int32Type};
 use datafusion::common::ScalarValue;
@@ -80,7 +80,7 @@ fn table(rows: usize) -> RecordBatch {
                 words.iter().map(|word| Some((word >> 20) as i64)),
             )),
         ),
-        ("text", Arc::new(StringArray::from_iter_values(&texts))),
+        ("text", Arc::new(StringViewArray::from_iter_values(&texts))),
         (
             "bytes",
             Arc::new(BinaryArray::from_iter_values(texts.iter().map(|text| &text[..3]))),
