@@ -259,6 +259,16 @@ def test_mistakes_are_exceptions_with_the_message_alone(con, tmp_path):
     assert issubclass(dfq.ResourcesError, dfq.Error) and issubclass(dfq.InternalError, dfq.Error)
 
 
+def test_tables_variables_and_queries_are_summarized(con):
+    rows = pl.DataFrame(ROWS)
+    con.register("t", rows)
+    for target in ["t", "rows", "SELECT * FROM rows"]:
+        profile = con.sql(f"SUMMARIZE {target}").to_polars()
+        assert profile["column_name"].to_list() == ["g", "x"]
+        assert profile["p50"].to_list() == ["1", "5.0"]
+        assert profile["distinct"].to_list() == [2, 5]
+
+
 def test_limits_are_checked():
     for limit in ("much", "-1", 0, -5, True, "1 parsec", ""):
         with pytest.raises(dfq.QueryError, match="memory_limit is .*: allowed are bytes, or a text such as '512MB'"):

@@ -1,4 +1,4 @@
-//! Summaries of tables: what each column holds, exactly, by one read of all columns.
+//! Profiles of tables: what each column holds, exactly, by one read of all columns.
 //!
 //! ```
 //! # use datafusion::prelude::*;
