@@ -4,7 +4,6 @@ use std::any::{Any, TypeId};
 use std::sync::{Arc, LazyLock, Once};
 
 use datafusion::common::Result;
-#[cfg(feature = "cuda")]
 use datafusion::common::plan_err;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
