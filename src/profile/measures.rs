@@ -1,4 +1,4 @@
-//! What is asked of each column in one read of a table, by its type.
+//! The aggregate calls that describe a column in the first read of a table, chosen by its type.
 
 use datafusion::arrow::compute::{cast as arrow_cast, kernels::length::length};
 use datafusion::arrow::datatypes::{DataType, FieldRef};

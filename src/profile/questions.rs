@@ -70,7 +70,7 @@ impl Constants {
 /// What a second read is asked of a column, group by group.
 pub(super) struct Questions(Vec<Question>);
 
-/// What is asked of a column in one group.
+/// The values of one column, in one group, that the second read counts.
 #[derive(Default)]
 struct Question {
     /// Values that may be among the most frequent ones.

@@ -18,7 +18,7 @@ mod exact;
 pub(crate) use estimate::{Bound, within};
 pub(crate) use exact::{Distances, distances};
 
-/// What is measured between two vectors `a` and `b`.
+/// A measure of how far apart, or how alike, two vectors `a` and `b` are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Measure {
     /// The Euclidean distance, `sqrt(sum((a - b)^2))`.
@@ -36,7 +36,7 @@ impl Measure {
 
 /// A component of a vector.
 pub(crate) trait Component: Copy {
-    /// The same number in `f64`.
+    /// The component as an `f64`, without rounding.
     fn widen(self) -> f64;
 }
 
