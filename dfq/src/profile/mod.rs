@@ -16,7 +16,7 @@ use datafusion::prelude::{DataFrame, Expr, SessionContext, ident};
 use datafusion_quantiles::profile::{GroupProfile, profile as profile_rows, profile_by};
 
 use crate::console::{End, say};
-use crate::sql::SessionArgs;
+use crate::sql::{OutputFile, SessionArgs};
 
 /// Shows what each column of a file holds.
 #[derive(Debug, clap::Args)]
@@ -181,11 +181,12 @@ fn column(table: &DataFrame, name: &str) -> Result<Expr> {
 
 /// Writes a file whole: it appears under its name when it is complete.
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".unfinished");
-    let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(&unfinished);
-        DataFusionError::IoError(error).context(format!("cannot write '{}'", path.display()))
-    })
+    let mut file = OutputFile::create(path.to_owned())?;
+    match file.write(bytes) {
+        Ok(()) => file.finish(),
+        Err(error) => {
+            file.remove();
+            Err(error)
+        }
+    }
 }

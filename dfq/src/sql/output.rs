@@ -87,6 +87,15 @@ impl OutputFile {
         }
     }
 
+    /// Writes bytes behind those that were written.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all(bytes);
+        written.map_err(|error| cannot_write(&self.path, error))
+    }
+
     /// Gives the file its name.
     ///
     /// # Errors
@@ -228,9 +237,8 @@ impl Output {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.has_written |= !bytes.is_empty();
-        if let Some(output) = &mut self.file {
-            let written = output.file.write_all(bytes);
-            return written.map_err(|error| cannot_write(&output.path, error));
+        if let Some(file) = &mut self.file {
+            return file.write(bytes);
         }
         let mut stdout = std::io::stdout().lock();
         stdout
