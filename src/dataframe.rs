@@ -2,9 +2,10 @@
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Column, Result, ScalarValue, plan_err};
-use datafusion::logical_expr::{Expr, lit};
+use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, ident};
 
+use crate::functions::constant_list;
 use crate::functions::expr_fn::exact_quantiles;
 use crate::quantile::Method;
 
@@ -34,8 +35,7 @@ impl DataFrameQuantilesExt for DataFrame {
             .iter()
             .map(|&quantile| ScalarValue::from(quantile))
             .collect();
-        let item = DataType::Float64;
-        let list = lit(ScalarValue::List(ScalarValue::new_list_nullable(&list, &item)));
+        let list = constant_list(&list, &DataType::Float64);
         let calls = columns.iter().map(|name| {
             let column = Expr::Column(Column::from_name(*name));
             exact_quantiles(column, list.clone(), method, false).alias(*name)

@@ -43,8 +43,10 @@ pub(crate) mod wire;
 
 use std::sync::{Arc, LazyLock};
 
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{AggregateUDF, Expr};
+use datafusion::logical_expr::{AggregateUDF, Expr, lit};
 
 use crate::quantile::Method;
 
@@ -112,6 +114,11 @@ pub(crate) fn variant(sql_name: FunctionName, method: Method, descending: bool) 
     let name = sql_name.registered(method, descending);
     let found = AGGREGATES.iter().find(|udf| udf.name() == name);
     Arc::clone(found.expect("there is one for each method of a name and each direction"))
+}
+
+/// A list as a constant expression, of items of one type.
+pub(crate) fn constant_list(items: &[ScalarValue], item: &DataType) -> Expr {
+    lit(ScalarValue::List(ScalarValue::new_list_nullable(items, item)))
 }
 
 /// Calls for the DataFrame and expression API.

@@ -8,7 +8,7 @@
 //! query that is the same for all rows: a constant, a parameter, or a subquery without columns of the query around it. The answer has the
 //! same bits. It happens after the optimizer, when types are coerced and constants folded, and keeps every name.
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Cast, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -20,6 +20,9 @@ use crate::functions::{is_list_of_float64, is_vectors, vector_distance};
 /// Replaces the calls in every expression of a plan, in subqueries too.
 pub(super) fn read_in_place(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
+        if !has_calls(&node)? {
+            return Ok(Transformed::no(node));
+        }
         let schema = merge_schema(&node.inputs());
         let names = NamePreserver::new(&node);
         node.map_expressions(|expr| {
@@ -32,6 +35,24 @@ pub(super) fn read_in_place(plan: LogicalPlan) -> Result<Transformed<LogicalPlan
             })
         })
     })
+}
+
+/// Whether an expression of a node calls one of the functions: few plans do, and the others are left alone.
+fn has_calls(node: &LogicalPlan) -> Result<bool> {
+    let is_call = |part: &Expr| match part {
+        Expr::ScalarFunction(call) => Ok(vector_distance(&call.func).is_some()),
+        _ => Ok(false),
+    };
+    let mut found = false;
+    node.apply_expressions(|expr| {
+        found = expr.exists(is_call)?;
+        Ok(if found {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    })?;
+    Ok(found)
 }
 
 /// A call whose vectors are read where they lie, if the expression is one that can be.

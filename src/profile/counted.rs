@@ -1,10 +1,12 @@
 //! The figures of a column that follow from its distinct values and how often each occurs.
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar, StructArray};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar, StructArray, UInt64Array};
 use datafusion::arrow::compute::kernels::cmp::{gt, lt};
 use datafusion::arrow::compute::{SortColumn, SortOptions, cast, lexsort_to_indices, sort_to_indices};
 use datafusion::arrow::datatypes::{DataType, UInt64Type};
-use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, ScalarValue, internal_datafusion_err};
 
 use super::types::{BINS, Bin, Distinct, TOP_VALUES};
 
@@ -27,9 +29,7 @@ impl Counted {
                 .filter(|part| part.len() == 1)
                 .ok_or_else(|| internal_datafusion_err!("no '{name}' of frequencies"))
         };
-        let number = |name| {
-            Ok::<_, datafusion::error::DataFusionError>(part(name)?.as_primitive::<UInt64Type>().value(0))
-        };
+        let number = |name| Ok::<_, DataFusionError>(part(name)?.as_primitive::<UInt64Type>().value(0));
         let distinct = number("distinct")?;
         let is_exact = part("is_exact")?.as_boolean().value(0);
         let counts = part("counts")?.as_list::<i32>().value(0);
@@ -56,15 +56,14 @@ impl Counted {
             descending: true,
             nulls_first: false,
         };
-        let counts: ArrayRef =
-            std::sync::Arc::new(datafusion::arrow::array::UInt64Array::from(self.counts.clone()));
+        let counts: ArrayRef = Arc::new(UInt64Array::from(self.counts.clone()));
         let columns = [
             SortColumn {
                 values: counts,
                 options: Some(descending),
             },
             SortColumn {
-                values: std::sync::Arc::clone(&self.values),
+                values: Arc::clone(&self.values),
                 options: None,
             },
         ];
@@ -130,7 +129,7 @@ impl Counted {
     pub(super) fn beyond(&self, low: &ScalarValue, high: &ScalarValue) -> Result<(u64, u64)> {
         let values = match low.data_type() {
             DataType::Float64 => cast(&self.values, &DataType::Float64)?,
-            _ => std::sync::Arc::clone(&self.values),
+            _ => Arc::clone(&self.values),
         };
         let sum = |chosen: &BooleanArray| {
             let counts = chosen.values().iter().zip(&self.counts);

@@ -80,7 +80,19 @@ fn ticks(value: &ScalarValue) -> Option<i256> {
     }
 }
 
-/// The integers that values of a type are stored as.
+/// Where a number or a time lies among the values of its type; `None` if that is no finite number.
+///
+/// # Errors
+/// A value of a type without such a place.
+pub fn position(value: &ScalarValue) -> Result<Option<f64>> {
+    let number = value.cast_to(&stored(&value.data_type()))?;
+    Ok(match number.cast_to(&DataType::Float64)? {
+        ScalarValue::Float64(Some(number)) if number.is_finite() => Some(number),
+        _ => None,
+    })
+}
+
+/// The integers that values of a type are stored as; other types as they are.
 fn stored(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Date32 | DataType::Time32(_) => DataType::Int32,

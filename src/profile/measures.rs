@@ -13,6 +13,7 @@ use datafusion::logical_expr::{
 };
 
 use super::types::BINS;
+use crate::functions::constant_list;
 use crate::functions::expr_fn::exact_quantiles;
 use crate::quantile::Method;
 
@@ -157,15 +158,16 @@ impl Described {
             }
             return Ok(());
         }
-        let (plain, value) = match data_type {
-            DataType::Dictionary(_, plain) => (plain.as_ref(), cast(value, plain.as_ref().clone())),
-            plain => (plain, value),
-        };
+        let plain = plain(data_type);
         all.push(Self {
             name,
             data_type: data_type.clone(),
             kind: Kind::of(plain),
-            value,
+            value: if plain == data_type {
+                value
+            } else {
+                cast(value, plain.clone())
+            },
         });
         Ok(())
     }
@@ -182,10 +184,7 @@ impl Described {
                 .iter()
                 .map(|&percent| ScalarValue::from(f64::from(percent) / 100.0))
                 .collect();
-            let ranks = lit(ScalarValue::List(ScalarValue::new_list_nullable(
-                &ranks,
-                &DataType::Float64,
-            )));
+            let ranks = constant_list(&ranks, &DataType::Float64);
             calls.push((
                 Measure::Percentiles,
                 exact_quantiles(value(), ranks, Method::Disc, false),
@@ -216,11 +215,15 @@ impl Described {
 
     /// Whether its values are floating point.
     pub(super) fn is_floating(&self) -> bool {
-        let plain = match &self.data_type {
-            DataType::Dictionary(_, plain) => plain.as_ref(),
-            plain => plain,
-        };
-        plain.is_floating()
+        plain(&self.data_type).is_floating()
+    }
+}
+
+/// The type of the values of a dictionary; any other type as it is.
+fn plain(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, plain) => plain,
+        plain => plain,
     }
 }
 

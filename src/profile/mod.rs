@@ -27,6 +27,7 @@ mod read;
 mod statement;
 mod types;
 
+pub use fences::position;
 pub use read::{profile, profile_by};
 pub use statement::{SummarizeStatement, text};
 pub use types::{

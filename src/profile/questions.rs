@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Column, Result, ScalarValue, exec_err};
+use datafusion::common::{Column, DataFusionError, Result, ScalarValue, exec_err};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{Expr, ExprFunctionExt, cast, lit};
 
 use super::answer::{Answer, Draft};
 use super::measures::Described;
 use super::types::{BINS, Bin, ColumnProfile, Fences, TOP_VALUES};
+use crate::functions::constant_list;
 use crate::functions::expr_fn::exact_rank;
 
 /// The name of the table with the constants of each group.
@@ -129,7 +130,7 @@ impl Questions {
                     .build()?
                     .alias(name(figure, place)),
             );
-            Ok::<_, datafusion::common::DataFusionError>(())
+            Ok::<_, DataFusionError>(())
         };
         let value = || column.value.clone();
         let longest = |part: fn(&Question) -> usize| questions.iter().map(part).max().unwrap_or(0);
@@ -174,8 +175,8 @@ impl Questions {
         } else if let Some(question) = questions.first()
             && let Some(edge) = question.edges.first()
         {
-            let list = ScalarValue::new_list_nullable(&question.edges, &edge.data_type());
-            calls.push(exact_rank(value(), lit(ScalarValue::List(list))).alias(name("ranks", place)));
+            let edges = constant_list(&question.edges, &edge.data_type());
+            calls.push(exact_rank(value(), edges).alias(name("ranks", place)));
         }
         Ok(Self(questions))
     }

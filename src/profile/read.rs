@@ -2,11 +2,13 @@
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
-use datafusion::common::{Column, Result, ScalarValue, exec_err, plan_err};
+use datafusion::common::{Column, JoinType, Result, ScalarValue, exec_err, plan_err};
 use datafusion::execution::SessionState;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::functions_aggregate::expr_fn::count;
-use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan, LogicalPlanBuilder, col, lit};
+use datafusion::logical_expr::{
+    AggregateUDF, Expr, LogicalPlan, LogicalPlanBuilder, Operator, binary_expr, col, lit,
+};
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::answer::{Answer, Draft};
@@ -40,11 +42,11 @@ const FEWEST_DISTINCT_OF_GROUPS: usize = 64;
 /// Name of the column with the number of rows.
 pub(super) const ROWS: &str = "rows";
 
-/// Summarizes the rows of a query.
+/// Profiles the rows of a query.
 ///
 /// # Errors
-/// Errors of the query; memory past the limit; a table that changes while it is read; a session whose queries run on a cluster. A session without this crate's planner
-/// ([`crate::register_all`]) is no error, but slow.
+/// Errors of the query; memory past the limit; a table that changes while it is read; a session whose queries run on a
+/// cluster. A session without this crate's planner ([`crate::register_all`]) is no error, but slow.
 pub async fn profile(rows: DataFrame) -> Result<TableProfile> {
     let mut groups = read(rows, Vec::new()).await?;
     match groups.pop() {
@@ -53,7 +55,7 @@ pub async fn profile(rows: DataFrame) -> Result<TableProfile> {
     }
 }
 
-/// Summarizes the rows of each group of a query: rows that have the same values of `by`. The groups are in order of those values, NULL last.
+/// Profiles the rows of each group of a query: rows that have the same values of `by`. The groups are in order of those values, NULL last.
 ///
 /// # Errors
 /// Those of [`profile`]; more than [`MOST_GROUPS`] groups; nothing to group by.
@@ -109,23 +111,19 @@ async fn read(rows: DataFrame, by: Vec<Expr>) -> Result<Vec<GroupProfile>> {
 /// Refuses a read whose groups are not those of another.
 fn check(before: &[GroupProfile], now: &[GroupProfile]) -> Result<()> {
     if before.len() != now.len() {
-        return exec_err!(
-            "the table changed while it was profiled: it had {} groups, and then {}",
-            before.len(),
-            now.len()
-        );
+        return changed("groups", before.len() as u64, now.len() as u64);
     }
     for (before, now) in before.iter().zip(now) {
-        let (then, now_rows) = (before.profile.rows, now.profile.rows);
-        if before.group != now.group || then != now_rows {
-            return changed(then, now_rows);
+        if before.group != now.group || before.profile.rows != now.profile.rows {
+            return changed("rows", before.profile.rows, now.profile.rows);
         }
     }
     Ok(())
 }
 
-fn changed<T>(before: u64, now: u64) -> Result<T> {
-    exec_err!("the table changed while it was profiled: it had {before} rows, and then {now}")
+/// The error for a table that had another number of `things`, rows or groups, in an earlier read.
+fn changed<T>(things: &str, before: u64, now: u64) -> Result<T> {
+    exec_err!("the table changed while it was profiled: it had {before} {things}, and then {now}")
 }
 
 /// A group after the first read.
@@ -270,11 +268,7 @@ impl Reader {
         let (frame, keys) = self.with_constants(constants, groups)?;
         let answers = one_batch(frame.aggregate(keys, calls)?).await?;
         if answers.num_rows() != groups.len() {
-            return exec_err!(
-                "the table changed while it was profiled: it had {} groups, and then {}",
-                groups.len(),
-                answers.num_rows()
-            );
+            return changed("groups", groups.len() as u64, answers.num_rows() as u64);
         }
         for row in 0..answers.num_rows() {
             let answer = Answer::new(&answers, row);
@@ -288,7 +282,7 @@ impl Reader {
             };
             let rows = answer.number(ROWS)?;
             if rows != group.rows {
-                return changed(group.rows, rows);
+                return changed("rows", group.rows, rows);
             }
             for (place, question) in &questions {
                 if let Some(draft) = group.drafts.get_mut(*place).filter(|draft| draft.is_open()) {
@@ -314,13 +308,9 @@ impl Reader {
         let constants = constants.alias(CONSTANTS)?.into_unoptimized_plan();
         let same = self.by.iter().enumerate().map(|(place, key)| {
             let constant = Expr::Column(Column::new(Some(CONSTANTS), key_name(place)));
-            datafusion::logical_expr::binary_expr(
-                key.clone(),
-                datafusion::logical_expr::Operator::IsNotDistinctFrom,
-                constant,
-            )
+            binary_expr(key.clone(), Operator::IsNotDistinctFrom, constant)
         });
-        let joined = frame.join_on(self.frame(constants), datafusion::common::JoinType::Inner, same)?;
+        let joined = frame.join_on(self.frame(constants), JoinType::Inner, same)?;
         let group = Expr::Column(Column::new(Some(CONSTANTS), GROUP)).alias(GROUP);
         Ok((joined, vec![group]))
     }

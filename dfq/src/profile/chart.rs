@@ -1,9 +1,8 @@
 //! Where the values of a column lie, for a picture: how many fall into each of some intervals of the same width.
 
-use datafusion::arrow::datatypes::DataType;
 use datafusion::error::Result;
 use datafusion::scalar::ScalarValue;
-use datafusion_quantiles::profile::{BINS, ColumnProfile, Distinct};
+use datafusion_quantiles::profile::{BINS, ColumnProfile, Distinct, position};
 
 /// Intervals of a picture.
 pub(super) const CELLS: usize = 40;
@@ -84,25 +83,6 @@ fn add(parts: &mut [f64], place: usize, part: f64) {
     if let Some(sum) = parts.get_mut(place) {
         *sum += part;
     }
-}
-
-/// Where a value lies among the others of its type; `None` if that is no finite number.
-pub(super) fn position(value: &ScalarValue) -> Result<Option<f64>> {
-    let stored = match value.data_type() {
-        DataType::Date32 | DataType::Time32(_) => Some(DataType::Int32),
-        DataType::Date64 | DataType::Time64(_) | DataType::Timestamp(..) | DataType::Duration(_) => {
-            Some(DataType::Int64)
-        }
-        _ => None,
-    };
-    let number = match stored {
-        Some(stored) => value.cast_to(&stored)?.cast_to(&DataType::Float64)?,
-        None => value.cast_to(&DataType::Float64)?,
-    };
-    Ok(match number {
-        ScalarValue::Float64(Some(number)) if number.is_finite() => Some(number),
-        _ => None,
-    })
 }
 
 /// The chart as a line of blocks of eight heights.

@@ -4,10 +4,10 @@ use std::fmt::{Display, Write};
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::scalar::ScalarValue;
-use datafusion_quantiles::profile::{ColumnProfile, Distinct, PERCENTAGES};
+use datafusion_quantiles::profile::{ColumnProfile, Distinct, PERCENTAGES, position};
 
 use super::Profile;
-use super::chart::{CELLS, Chart, chart, position};
+use super::chart::{CELLS, Chart, chart};
 use super::figures::{count, float, percent, short, unit_of_length, value};
 use super::json;
 
