@@ -5,7 +5,7 @@
 //   gr_runs     lists the rows at which a column has another value than in the row before
 //   gr_codes    adds a column to the code of each row's group
 //   gr_records  writes a record of each row that counts
-#include "common.cuh"
+#include "group_records.cuh"
 
 struct Group {
     Column column;   // `mask`: bitmap of the rows that count, for gr_range and gr_records
@@ -24,16 +24,6 @@ struct Group {
 };
 
 extern "C" __constant__ u32 gr_sizes[4] = {sizeof(Group), sizeof(Key), 0, 0};
-
-constexpr u32 UNROLL = 4;
-
-__device__ __forceinline__ Key least_key(const Group& group) {
-#if KEY_BITS == 128
-    return Key(group.least[1]) << 64 | Key(group.least[0]);
-#else
-    return Key(group.least[0]);
-#endif
-}
 
 __device__ __forceinline__ void put_halves(u64* halves, Key key) {
     halves[0] = u64(key);
@@ -93,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gr_runs(const __grid_const
 template <class Code>
 __device__ __forceinline__ void fold_codes(const Group& group) {
     Code* codes = (Code*)group.codes;
-    const Key least = least_key(group);
+    const Key least = key_from(group.least);
     const u64 threads = u64(gridDim.x) * THREADS;
     for (u64 from = u64(blockIdx.x) * THREADS + threadIdx.x; from < group.column.rows; from += threads * UNROLL) {
         Word values[UNROLL];
@@ -125,48 +115,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) gr_codes(const __grid_cons
 }
 
 template <class Record>
-__device__ __forceinline__ Record record_of(const Group& group, Key least, u64 row) {
+__device__ __forceinline__ Record record_at(const Group& group, Key least, u64 row) {
     const u64 code = group.wide ? ((const u64*)group.codes)[row] : ((const u32*)group.codes)[row];
-    const Record key = group.keyless ? Record(0) : Record(encode(group.column.values[row]) - least);
-    return group.bits < 8 * sizeof(Record) ? Record(code) << group.bits | key : key;
+    return record_of<Record>(code, group.keyless ? Key(0) : Key(encode(group.column.values[row]) - least), group.bits);
 }
 
 // Records come in any order, because equal records need not be told apart.
 template <class Record>
 __device__ __forceinline__ void make_records(const Group& group) {
     Record* records = (Record*)group.records;
-    const Key least = least_key(group);
+    const Key least = key_from(group.least);
     const u64 rows = group.column.rows;
 #if MASKED
-    __shared__ u32 partial[33];
-    __shared__ u64 base;
-    constexpr u64 TOGETHER = u64(THREADS) * UNROLL;
-    for (u64 tile = blockIdx.x; tile * TOGETHER < rows; tile += gridDim.x) {
-        Record own[UNROLL];
-        u32 present = 0;
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) {
-            const u64 row = tile * TOGETHER + j * THREADS + threadIdx.x;
-            if (row >= rows || !is_present(group.column, row)) continue;
-            own[j] = record_of<Record>(group, least, row);
-            present |= 1u << j;
-        }
-        u32 total;
-        const u32 before = block_scan(u32(__popc(present)), partial, total);
-        if (threadIdx.x == 0) base = atomicAdd(group.cursor, u64(total));
-        __syncthreads();
-        u64 at = base + before;
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j)
-            if (present >> j & 1) records[at++] = own[j];
-    }
+    auto load = [&](u64 row) { return is_present(group.column, row); };
+    auto keep = [&](u64 row, bool present, Record& record) {
+        if (present) record = record_at<Record>(group, least, row);
+        return present;
+    };
+    write_some(rows, records, rows, group.cursor, load, keep);
 #else
     const u64 threads = u64(gridDim.x) * THREADS;
     for (u64 from = u64(blockIdx.x) * THREADS + threadIdx.x; from < rows; from += threads * UNROLL) {
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const u64 row = from + j * threads;
-            if (row < rows) records[row] = record_of<Record>(group, least, row);
+            if (row < rows) records[row] = record_at<Record>(group, least, row);
         }
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) *group.cursor = rows;

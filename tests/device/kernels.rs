@@ -134,6 +134,18 @@ fn every_kernel_compiles_for_the_h200() {
         };
         all.push((program, architecture));
     }
+    for (format, masked, record) in ColumnFormat::ALL
+        .into_iter()
+        .map(|format| (format, false, 8))
+        .chain([8, 11, 14].map(|kind| (ColumnFormat::ALL[kind], true, 16)))
+    {
+        let program = Program {
+            masked,
+            batch: record,
+            ..simple(KernelFile::GroupBrackets, format)
+        };
+        all.push((program, architecture));
+    }
     all.push((nearest(), architecture));
     compile(nvrtc, &distinct(&all), &all);
 }

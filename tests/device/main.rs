@@ -3,6 +3,7 @@
 //! Without a device they are ignored, so that no report counts them as passed; with `QUANTILES_REQUIRE_CUDA=1` they
 //! fail. `cargo test --test device -- NAME` runs those whose names contain a word, such as `matrix` or `kernels`.
 
+mod brackets;
 mod explain;
 mod faults;
 mod kernels;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         support::missing_device(),
         support::is_device_required(),
         [
+            brackets::tests(),
             explain::tests(),
             faults::tests(),
             shards::tests(),

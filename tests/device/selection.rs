@@ -52,7 +52,7 @@ pub(crate) fn best(
     match method {
         TopMethod::Sort => assert!(!ran("gt_select") && !ran("ws_")),
         TopMethod::Warps => assert_eq!(ran("gt_select") && !ran("ws_"), are_ranked),
-        TopMethod::Runs | TopMethod::RunsByBlocks | TopMethod::RunsByWarps => {}
+        TopMethod::Floors | TopMethod::Runs | TopMethod::RunsByBlocks | TopMethod::RunsByWarps => {}
     }
     (top, report)
 }

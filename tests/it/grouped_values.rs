@@ -313,10 +313,13 @@ const ENOUGH: usize = 12 << 20;
 async fn every_limit_gives_the_exact_groups_or_says_that_it_is_too_small() {
     assert!(SQL.contains(QUANTILES));
     let folder = TempDir::new().unwrap();
-    let mut exact_below_enough = 0;
+    let (mut is_tried, mut exact_below_enough) = (tried(3), 0);
     for table in tables() {
         for partitions in [1, 2, 4] {
             for limit in [1, 2, 3, 4, 6, 8, 12, 24, 64].map(|mib| mib << 20) {
+                if !is_tried() {
+                    continue;
+                }
                 let what = format!("{}, {partitions} partitions, {limit} bytes", table.name);
                 let ctx = session_on(runtime(pool(partitions, limit), folder.path()), partitions);
                 register(&ctx, "t", &table.rows, partitions, 8192);
@@ -339,7 +342,7 @@ async fn every_limit_gives_the_exact_groups_or_says_that_it_is_too_small() {
         }
     }
     println!("{exact_below_enough} exact below {ENOUGH} bytes");
-    assert!(exact_below_enough >= 40, "{exact_below_enough}");
+    assert!(exact_below_enough >= 10, "{exact_below_enough}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -109,7 +109,7 @@ async fn answer(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
     let folder = TempDir::new().unwrap();
-    let mut exact_below_enough = 0;
+    let (mut is_tried, mut exact_below_enough) = (tried(4), 0);
     for case in cases() {
         for (partitions, megabytes) in [1, 2, 5]
             .into_iter()
@@ -126,6 +126,9 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
             let all = StrategyName::ALL.map(|strategy| (strategy, "", &case.expected));
             let distinct = [(StrategyName::Auto, "DISTINCT ", &case.distinct)];
             for (strategy, distinct, expected) in all.into_iter().chain(distinct) {
+                if !is_tried() {
+                    continue;
+                }
                 let what = format!(
                     "{distinct}{}, {partitions} partitions, {megabytes} MiB, {strategy}",
                     case.name
@@ -152,7 +155,7 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
         }
     }
     // Most small limits do as well, or this would test little.
-    assert!(exact_below_enough > 150, "{exact_below_enough}");
+    assert!(exact_below_enough > 40, "{exact_below_enough}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

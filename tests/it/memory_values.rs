@@ -101,7 +101,7 @@ fn pool(partitions: usize, limit: usize) -> Arc<dyn MemoryPool> {
 async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
     let folder = TempDir::new().unwrap();
     let sql = format!("SELECT exact_quantiles(x, {QUANTILES:?}) FROM t");
-    let mut exact_below_enough = 0;
+    let (mut is_tried, mut exact_below_enough) = (tried(4), 0);
     for case in cases() {
         let strategies = [
             (1, "auto"),
@@ -113,6 +113,9 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
             .into_iter()
             .flat_map(|how| (18..27).map(move |s| (how, 1 << s)))
         {
+            if !is_tried() {
+                continue;
+            }
             let what = format!(
                 "{}, {partitions} partitions, {limit} bytes, {strategy}",
                 case.name
@@ -153,7 +156,7 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
     }
     // Most small limits do as well, or this would test little.
     println!("{exact_below_enough} exact below {ENOUGH} bytes");
-    assert!(exact_below_enough >= 30, "{exact_below_enough}");
+    assert!(exact_below_enough >= 8, "{exact_below_enough}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

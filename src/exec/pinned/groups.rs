@@ -15,7 +15,7 @@ use super::table::PinnedTable;
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::operator::comma_separated;
-use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
+use crate::kernel::cpu::groups::segments::{GroupAnswers, Plan, Plans};
 use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
@@ -92,7 +92,8 @@ impl PinnedGroups {
         let among = on.among(values, values.format(&spec), mask.as_ref());
         let memory = &on.memory;
         let mut chunks = Vec::new();
-        let (segments, keys) = groups.select(&among, &mut on.report, |segments| {
+        let wanted = |n| Plan::new(&quantile_specs, n).ranks;
+        let (segments, keys) = groups.select(&among, &mut on.report, wanted, |segments| {
             let groups = segments.starts.len();
             memory.try_grow(groups * (GROUP_BYTES + ranks * KEY_BYTES))?;
             let places = in_parallel(&work_chunks(groups), |chunk| {

@@ -4,8 +4,11 @@
 //! bits. Records are sorted, so that each group lies together and a rank is a place. Codes and keys count from the least value of
 //! their column, so that records are as short as the data allow.
 //!
-//! Cost on one H200: 21 ms for 2^28 rows of Float32 in 1000 groups, where records have 5 digits (see [`sort`](super::sort)). The time
-//! does not depend on the number of groups or ranks, nor on how rows are spread over groups. Device memory: two records for each row.
+//! Few ranks of large groups are found by [`group_brackets`](super::group_brackets), which sorts some of the rows only.
+//!
+//! Cost of a sort of all rows on one H200: 21 ms for 2^28 rows of Float32 in 1000 groups, where records have 5 digits (see
+//! [`sort`](super::sort)). The time does not depend on the number of groups or ranks, nor on how rows are spread over groups. Device
+//! memory: two records for each row.
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ use datafusion::common::{Result, internal_err, resources_datafusion_err, resourc
 use super::buffer::{DeviceBuffer, numbers};
 use super::column::{DeviceColumn, KeyRange};
 use super::device::Device;
+use super::group_brackets::BracketRead;
 use super::launch::{ColumnArgument, Kernels, Launch, halves, kernel_argument, whole};
 use super::report::Report;
 use super::select::Selection;
@@ -196,9 +200,8 @@ impl<'a> Groups<'a> {
     /// # Errors
     /// An execution error if the device fails; `ResourcesExhausted` if it has no memory to find the range of the keys.
     pub(crate) fn fits(&self, among: &Selection<'_>, report: &mut Report) -> Result<bool> {
-        let range = key_range(among.column, among.format, self.limit, report)?;
-        let (least, most) = range.unwrap_or((0, 0));
-        Ok(self.shape(bits_of(most - least)).bytes().is_some())
+        let (_, shape) = self.key_shape(among, report)?;
+        Ok(shape.bytes().is_some())
     }
 
     /// The values of the group columns for groups with these codes, one array for each column.
@@ -238,8 +241,9 @@ impl<'a> Groups<'a> {
         Ok(segments)
     }
 
-    /// The groups of the rows of `among`, and the keys at the places that `places` gives for these groups. The key with rank r, from 0,
-    /// in the group with index g has the place `starts[g] + r`. Waits for the device.
+    /// The groups of the rows of `among`, and the keys at the places that `places` gives for these groups, ascending. The key with rank
+    /// r, from 0, in the group with index g has the place `starts[g] + r`. `ranks` gives the ranks, from 1 and ascending, that are wanted
+    /// of a group of so many rows; it is asked for a group of average size. Waits for the device.
     ///
     /// # Errors
     /// As [`Self::present`]; also `ResourcesExhausted` if codes and keys need more than 128 bits together; errors of `places`.
@@ -247,18 +251,36 @@ impl<'a> Groups<'a> {
         &self,
         among: &Selection<'_>,
         report: &mut Report,
+        ranks: impl FnOnce(u64) -> Vec<u64>,
         places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
     ) -> Result<(Segments, PickedKeys)> {
-        let range = key_range(among.column, among.format, self.limit, report)?;
-        let (least, most) = range.unwrap_or((0, 0));
-        let shape = self.shape(bits_of(most - least));
+        let (least, shape) = self.key_shape(among, report)?;
+        let (segments, mut keys) = match BracketRead::of_ranks(self, among, (least, shape), ranks) {
+            Some(read) => match read.select(report, places)? {
+                Ok(found) => found,
+                Err(places) => self.sorted(among, (least, shape), report, |_| Ok(places))?,
+            },
+            None => self.sorted(among, (least, shape), report, places)?,
+        };
+        keys.least = least;
+        Ok((segments, keys))
+    }
+
+    /// As [`Self::select`], by a sort of all rows.
+    fn sorted(
+        &self,
+        among: &Selection<'_>,
+        (least, shape): (KeyBits, RecordShape),
+        report: &mut Report,
+        places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
+    ) -> Result<(Segments, PickedKeys)> {
         let rows = RecordRows {
             keys: Some((among, least)),
             mask: among.mask.map(|(mask, _)| mask),
             most: among.population(),
             shape,
         };
-        let (segments, mut keys) = self.ordered(rows, report, places)?;
+        let (segments, keys) = self.ordered(rows, report, places)?;
         if segments.records != among.population() {
             return internal_err!(
                 "{} values were announced to the device, it found {}",
@@ -266,8 +288,18 @@ impl<'a> Groups<'a> {
                 segments.records
             );
         }
-        keys.least = least;
         Ok((segments, keys))
+    }
+
+    /// The least key of a column, and the shape of records with its keys.
+    pub(super) fn key_shape(
+        &self,
+        among: &Selection<'_>,
+        report: &mut Report,
+    ) -> Result<(KeyBits, RecordShape)> {
+        let range = key_range(among.column, among.format, self.limit, report)?;
+        let (least, most) = range.unwrap_or((0, 0));
+        Ok((least, self.shape(bits_of(most - least))))
     }
 
     fn shape(&self, key_bits: u32) -> RecordShape {
@@ -340,7 +372,12 @@ impl<'a> Groups<'a> {
     }
 
     /// Writes the code of each row's group to device memory, from the address `codes` on.
-    fn number_rows(&self, codes: u64, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<()> {
+    pub(super) fn number_rows(
+        &self,
+        codes: u64,
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<()> {
         for (index, column) in self.columns.iter().enumerate() {
             let argument = GroupArgument {
                 codes,

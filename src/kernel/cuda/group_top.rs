@@ -21,6 +21,7 @@ use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::gather::array;
 use super::group::{Groups, HOST_BYTES};
+use super::group_brackets::BracketRead;
 use super::group_records::{Fields, GroupRecords, RecordFieldArgument, THREADS, everywhere, kernels};
 use super::launch::kernel_argument;
 use super::report::Report;
@@ -165,10 +166,12 @@ impl<'a> GroupTopSelection<'a> {
         })
     }
 
-    /// A few rows that include the best of all groups, if the rows of groups lie together in runs.
+    /// A few rows that include the best of all groups, if the rows of groups lie together in runs, or if a sample gives floors that few
+    /// rows reach.
     fn candidates(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
         let reader = match self.forced {
             None | Some(TopMethod::Runs) => RunReader::Either,
+            Some(TopMethod::Floors) => return self.above_floors(timeline, report),
             Some(TopMethod::RunsByBlocks) => RunReader::Block,
             Some(TopMethod::RunsByWarps) => RunReader::Warp,
             Some(TopMethod::Sort | TopMethod::Warps) => return Ok(None),
@@ -179,7 +182,19 @@ impl<'a> GroupTopSelection<'a> {
             k: self.k,
             reader,
         };
-        runs.rows(self.groups, timeline, report)
+        match runs.rows(self.groups, timeline, report)? {
+            None if self.forced.is_none() => self.above_floors(timeline, report),
+            found => Ok(found),
+        }
+    }
+
+    /// The rows that reach the floors of their groups.
+    fn above_floors(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
+        let shape = self.groups.key_shape(&self.keys, report)?;
+        match BracketRead::of_best(self.groups, &self.keys, shape, (self.k, self.least)) {
+            Some(read) => read.best(self.k, timeline, report),
+            None => Ok(None),
+        }
     }
 
     /// The method for `records` records of this shape.

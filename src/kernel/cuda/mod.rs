@@ -27,6 +27,7 @@ mod fault;
 mod filter;
 mod gather;
 mod group;
+mod group_brackets;
 mod group_records;
 mod group_top;
 mod idle;

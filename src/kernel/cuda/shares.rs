@@ -26,6 +26,8 @@ pub enum TopMethod {
     Sort,
     /// Rows are sorted by group, and warps select among the rows of each group.
     Warps,
+    /// A sample gives a floor for each group, and one read of the keys finds the few rows that reach it, which are sorted.
+    Floors,
     /// Rows of groups lie together already: one read of the keys finds few rows, which are sorted.
     Runs,
     /// As `Runs`, where a block reads each run, even if warps would be faster.

@@ -90,6 +90,19 @@ impl PickedKeys {
         self.records.is_empty()
     }
 
+    /// These keys with others between them: for each of `known` that key, which counts from [`Self::least`], or the next of these.
+    pub(super) fn with(self, known: impl Iterator<Item = Option<KeyBits>>) -> Self {
+        let mut own = self.records.chunks_exact(self.width.max(1));
+        let mut records = Vec::with_capacity(self.records.len());
+        for key in known {
+            match key {
+                Some(key) => records.extend_from_slice(&key.to_le_bytes()[..self.width]),
+                None => records.extend_from_slice(own.next().unwrap_or_default()),
+            }
+        }
+        Self { records, ..self }
+    }
+
     /// The key at `index`, or `None` beyond the last.
     pub fn get(&self, index: usize) -> Option<KeyBits> {
         let from = index.checked_mul(self.width)?;
@@ -244,16 +257,11 @@ impl<'a> RecordSort<'a> {
         self.argument.to
     }
 
-    /// The groups of sorted records, and a buffer on the device with the index of the first record of each group. Waits for the device
-    /// twice.
-    pub(super) fn segments(
-        &mut self,
-        timeline: &mut Timeline<'_>,
-        report: &mut Report,
-    ) -> Result<(Segments, DeviceBuffer)> {
-        let records = self.argument.count;
-        if records == 0 {
-            return Ok((Segments::default(), self.device.allocate(0, self.limit)?));
+    /// The number of groups of sorted records, and a buffer on the device with the index of the first record of each group, followed by
+    /// their codes. Waits for the device.
+    pub(super) fn heads(&mut self, timeline: &mut Timeline<'_>) -> Result<(usize, DeviceBuffer)> {
+        if self.argument.count == 0 {
+            return Ok((0, self.device.allocate(0, self.limit)?));
         }
         let grid = [self.argument.blocks, THREADS];
         self.launch("so_tally", grid, 0, timeline)?;
@@ -264,13 +272,23 @@ impl<'a> RecordSort<'a> {
         self.argument.starts = found.address();
         self.argument.codes = found.address() + bytes as u64;
         self.launch("so_heads", grid, 0, timeline)?;
-        let host = found.to_host(0..2 * bytes)?;
+        Ok((groups, found))
+    }
+
+    /// The groups of sorted records, and the buffer of [`Self::heads`]. Waits for the device twice.
+    pub(super) fn segments(
+        &mut self,
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<(Segments, DeviceBuffer)> {
+        let (groups, found) = self.heads(timeline)?;
+        let host = found.to_host(0..found.len())?;
         report.bytes_from_device += host.len() as u64;
-        let (starts, codes) = host.split_at(bytes);
+        let (starts, codes) = host.split_at(groups * size_of::<u64>());
         let segments = Segments {
             codes: numbers(codes),
             starts: numbers(starts),
-            records,
+            records: self.argument.count,
         };
         Ok((segments, found))
     }
@@ -358,6 +376,11 @@ mod tests {
         assert_eq!(
             [0, 1, 2].map(|index| keys.get(index)),
             [Some(1002), Some(1003), None]
+        );
+        let joined = keys.with([None, Some(0x77), None].into_iter());
+        assert_eq!(
+            [0, 1, 2, 3].map(|index| joined.get(index)),
+            [Some(1002), Some(1000 + 0x77), Some(1003), None]
         );
         let none = PickedKeys::default();
         assert_eq!((none.len(), none.is_empty()), (0, true));

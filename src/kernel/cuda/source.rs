@@ -8,11 +8,15 @@ use datafusion::arrow::datatypes::DataType;
 use crate::key::Encoding;
 
 /// Names and texts of the files that others include.
-const INCLUDES: [(&str, &str); 10] = [
+const INCLUDES: [(&str, &str); 11] = [
     ("common.cuh", include_str!("../../../kernels/common.cuh")),
     (
         "bucket_cells.cuh",
         include_str!("../../../kernels/bucket_cells.cuh"),
+    ),
+    (
+        "group_records.cuh",
+        include_str!("../../../kernels/group_records.cuh"),
     ),
     (
         "sample_answer.cuh",
@@ -67,6 +71,8 @@ pub enum KernelFile {
     Gather,
     /// Records of group and key.
     Group,
+    /// Records or rows inside the brackets of groups.
+    GroupBrackets,
     /// The best rows of groups.
     GroupTop,
     /// The sort of records.
@@ -77,7 +83,7 @@ pub enum KernelFile {
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 11] = [
+    pub const ALL: [KernelFile; 12] = [
         KernelFile::SampleSelect,
         KernelFile::SampleFinish,
         KernelFile::Bucket,
@@ -86,6 +92,7 @@ impl KernelFile {
         KernelFile::Filter,
         KernelFile::Gather,
         KernelFile::Group,
+        KernelFile::GroupBrackets,
         KernelFile::GroupTop,
         KernelFile::Sort,
         KernelFile::Nearest,
@@ -102,6 +109,7 @@ impl KernelFile {
             KernelFile::Filter => "filter.cu",
             KernelFile::Gather => "gather.cu",
             KernelFile::Group => "group.cu",
+            KernelFile::GroupBrackets => "group_brackets.cu",
             KernelFile::GroupTop => "group_top.cu",
             KernelFile::Sort => "sort.cu",
             KernelFile::Nearest => "nearest.cu",
@@ -118,6 +126,7 @@ impl KernelFile {
             KernelFile::Filter => "fl_sizes",
             KernelFile::Gather => "ga_sizes",
             KernelFile::Group => "gr_sizes",
+            KernelFile::GroupBrackets => "gb_sizes",
             KernelFile::GroupTop => "gt_sizes",
             KernelFile::Sort => "so_sizes",
             KernelFile::Nearest => "nr_sizes",
@@ -135,6 +144,7 @@ impl KernelFile {
             KernelFile::Filter => include_str!("../../../kernels/filter.cu"),
             KernelFile::Gather => include_str!("../../../kernels/gather.cu"),
             KernelFile::Group => include_str!("../../../kernels/group.cu"),
+            KernelFile::GroupBrackets => include_str!("../../../kernels/group_brackets.cu"),
             KernelFile::GroupTop => include_str!("../../../kernels/group_top.cu"),
             KernelFile::Sort => include_str!("../../../kernels/sort.cu"),
             KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),

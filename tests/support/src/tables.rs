@@ -46,3 +46,11 @@ pub fn pseudo_random(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
     .take(n)
 }
+
+/// Whether each of many combinations of settings is tried, asked in their order: one in `every`, at random places that are the same in
+/// each run. With the environment variable `QUANTILES_EVERY_CASE` all are.
+pub fn tried(every: u64) -> impl FnMut() -> bool {
+    let all = std::env::var_os("QUANTILES_EVERY_CASE").is_some();
+    let mut places = pseudo_random(usize::MAX, every);
+    move || all || places.next().is_some_and(|place| (place >> 32) % every == 0)
+}

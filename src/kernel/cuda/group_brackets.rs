@@ -1,0 +1,622 @@
+//! Brackets of the wanted ranks of every group: the launches of `kernels/group_brackets.cu`.
+//!
+//! A sample of one row from each stripe of rows is sorted by group and key. Its ranks give, for each group and each wanted rank, a
+//! *bracket*: a range of keys that holds the rank with near certainty. One read of all rows counts, for each group, what lies between
+//! brackets, and keeps the few rows inside, which alone are sorted. The counts prove where each rank is; if one of them is outside of
+//! its bracket, all rows are sorted instead (see [`group`](super::group)). For the best rows of groups the one bracket of a group
+//! reaches from a floor to the best key, and the counts prove that enough rows reach the floor.
+//!
+//! It is the selection of `kernels/sample_select.cu` for many groups at once. Cost: one read of the group and key columns, the sort of
+//! the sample, and the sort of the rows inside brackets. [`BracketPlan`] weighs these against a sort of all rows.
+
+use datafusion::common::{Result, internal_err};
+
+use super::buffer::{DeviceBuffer, numbers};
+use super::group::{Groups, HOST_BYTES};
+use super::launch::{Kernels, halves, kernel_argument, key_of};
+use super::report::Report;
+use super::runs::Candidates;
+use super::select::Selection;
+use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
+use super::source::{KernelFile, Program};
+use super::timeline::Timeline;
+use super::workspace::{Places, WorkspaceLease};
+use crate::key::KeyBits;
+
+/// Threads of a block.
+const THREADS: u32 = 1024;
+/// Most brackets of a group: `MOST_BRACKETS` of `kernels/group_brackets.cu`.
+const MOST_BRACKETS: usize = 8;
+/// Most codes of groups, as each has a place in the tables of brackets and counters.
+const MOST_NUMBERS: u128 = 1 << 21;
+/// Least number of rows; the sort of fewer takes less time than the launches of a sample.
+const LEAST_ROWS: u64 = 1 << 20;
+/// Rows of a stripe, of which one is sampled.
+const STEPS: [u64; 6] = [4, 8, 16, 32, 64, 128];
+/// Standard deviations of a rank in the sample that a bracket reaches beyond it: one rank in two million is outside.
+const SIGMAS: f64 = 5.0;
+/// Sampled rows that a bracket reaches beyond these, for groups that are small, or smaller than the average.
+const OFFSET: f64 = 3.0;
+/// Most rows that are sorted, in the sample and inside brackets, as a share of all rows.
+const MOST_SORTED: f64 = 0.6;
+/// Bytes of shared memory that kernels use beside brackets and counters, at most.
+const STATIC_SHARED: usize = 1024;
+/// Rows that there is room for beyond the expected ones, because some tie.
+const TIES: f64 = 1e6;
+
+kernel_argument! {
+    /// `struct Brackets` of `kernels/group_brackets.cu`.
+    struct BracketsArgument = gb_sizes[0] {
+        column: super::launch::ColumnArgument,
+        codes: u64,
+        table: u64,
+        counts: u64,
+        out: u64,
+        cursor: u64,
+        room: u64,
+        sample: u64,
+        heads: u64,
+        head_codes: u64,
+        sampled: u64,
+        sampled_groups: u64,
+        least: [u64; 2],
+        numbers: u64,
+        step: u64,
+        low: [f64; MOST_BRACKETS],
+        high: [f64; MOST_BRACKETS],
+        sigmas: f64,
+        offset: f64,
+        brackets: u32,
+        bits: u32,
+        keeps_equal: u32,
+        unused: u32,
+    }
+}
+
+/// How the brackets of groups are made.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct BracketPlan {
+    /// Rows of a stripe, of which one is sampled.
+    step: u64,
+    /// For each bracket, the shares of a group's rows below its first and below its last rank, ascending.
+    shares: Vec<[f64; 2]>,
+    /// Standard deviations, and sampled rows beyond these, that a bracket reaches beyond its ranks.
+    sigmas: f64,
+    offset: f64,
+    /// Whether the rows of a bracket of one key are kept. Otherwise they are counted only.
+    keeps_equal: bool,
+}
+
+impl BracketPlan {
+    /// Brackets of `ranks`, which count from 1 and ascend, for groups of `n` rows on average. `None` if that is slower than a sort of
+    /// all rows.
+    fn of_ranks(ranks: &[u64], n: u64) -> Option<Self> {
+        let share = |rank: u64| (rank.saturating_sub(1)) as f64 / n as f64;
+        let mut shares: Vec<[f64; 2]> = Vec::new();
+        let mut last = None;
+        for rank in ranks {
+            // A method that interpolates needs two ranks side by side.
+            match shares.last_mut() {
+                Some(bracket) if last.is_some_and(|last| rank - last <= 1) => bracket[1] = share(*rank),
+                _ => shares.push([share(*rank); 2]),
+            }
+            last = Some(*rank);
+        }
+        if !(1..=MOST_BRACKETS).contains(&shares.len()) {
+            return None;
+        }
+        let plans = STEPS.map(|step| Self {
+            step,
+            shares: shares.clone(),
+            sigmas: SIGMAS,
+            offset: OFFSET,
+            keeps_equal: false,
+        });
+        cheapest(plans, n)
+    }
+
+    /// Brackets of the `k` best keys of groups of `n` rows on average. `None` if that is slower than a sort of all rows.
+    fn of_best(k: u64, is_least: bool, n: u64) -> Option<Self> {
+        let plans = STEPS.map(|step| {
+            // Of the k best rows of a group so many are sampled, with near certainty at most.
+            let sampled = k as f64 / step as f64;
+            Self {
+                step,
+                shares: vec![[if is_least { 0.0 } else { 1.0 }; 2]],
+                sigmas: 0.0,
+                offset: (sampled + SIGMAS * sampled.sqrt() + OFFSET + 1.0).ceil(),
+                keeps_equal: true,
+            }
+        });
+        cheapest(plans, n)
+    }
+
+    /// Rows inside the brackets of a group of `n` rows, as a share of these, where keys differ.
+    fn inside(&self, n: u64) -> f64 {
+        let sample = n as f64 / self.step as f64;
+        let beyond = |share: f64| self.sigmas * (sample * share * (1.0 - share)).sqrt() + self.offset;
+        let each = self.shares.iter().map(|[low, high]| {
+            let (from, to) = (low * sample - beyond(*low), high * sample + beyond(*high));
+            (to.min(sample) - from.max(0.0)) / sample
+        });
+        each.sum::<f64>().min(1.0)
+    }
+
+    /// Rows that are sorted, as a share of all rows.
+    fn sorted(&self, n: u64) -> f64 {
+        1.0 / self.step as f64 + self.inside(n)
+    }
+}
+
+/// The plan that sorts the fewest rows in groups of `n`, if they are few.
+fn cheapest<const N: usize>(plans: [BracketPlan; N], n: u64) -> Option<BracketPlan> {
+    let best = plans
+        .into_iter()
+        .min_by(|one, other| one.sorted(n).total_cmp(&other.sorted(n)));
+    best.filter(|plan| plan.sorted(n) <= MOST_SORTED)
+}
+
+/// Places in the workspace, in bytes.
+struct Room {
+    /// The code of each row's group.
+    codes: usize,
+    sample: SortMemory,
+    table: usize,
+    counts: usize,
+    /// Three numbers: sampled rows, rows inside brackets, and groups with too few of these.
+    cursors: usize,
+}
+
+/// A read of the rows of groups by brackets.
+pub(super) struct BracketRead<'a> {
+    groups: &'a Groups<'a>,
+    among: &'a Selection<'a>,
+    /// The least key of the column.
+    least: KeyBits,
+    shape: RecordShape,
+    plan: BracketPlan,
+}
+
+/// A rank that was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Located {
+    /// The place of its record among the sorted records inside brackets.
+    Kept(u64),
+    /// Its key, counted from the least one.
+    Known(KeyBits),
+}
+
+/// The ranks of groups, or their places among all records where these have to be sorted.
+pub(super) type Selected = std::result::Result<(Segments, PickedKeys), Vec<u64>>;
+
+impl<'a> BracketRead<'a> {
+    /// A read for the ranks that `ranks` gives for a group of so many rows. `None` if a sort of all rows is faster.
+    pub(super) fn of_ranks(
+        groups: &'a Groups<'a>,
+        among: &'a Selection<'a>,
+        (least, shape): (KeyBits, RecordShape),
+        ranks: impl FnOnce(u64) -> Vec<u64>,
+    ) -> Option<Self> {
+        let n = mean_rows(groups, among)?;
+        let plan = BracketPlan::of_ranks(&ranks(n), n)?;
+        Some(Self {
+            groups,
+            among,
+            least,
+            shape,
+            plan,
+        })
+    }
+
+    /// A read for the `k` best keys of each group. `None` if other methods are faster.
+    pub(super) fn of_best(
+        groups: &'a Groups<'a>,
+        among: &'a Selection<'a>,
+        (least, shape): (KeyBits, RecordShape),
+        (k, is_least): (u64, bool),
+    ) -> Option<Self> {
+        shape.bytes()?;
+        let plan = BracketPlan::of_best(k, is_least, mean_rows(groups, among)?)?;
+        Some(Self {
+            groups,
+            among,
+            least,
+            shape,
+            plan,
+        })
+    }
+
+    /// The groups of all rows that count, and the keys at the places that `places` gives for these groups. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Groups::select`].
+    pub(super) fn select(
+        &self,
+        report: &mut Report,
+        places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
+    ) -> Result<Selected> {
+        let (groups, device, rows) = (self.groups, self.groups.device, self.among.population());
+        let each = self.record_bytes()?;
+        let mut layout = Places::default();
+        // As in a sort of all rows, codes lie in the second buffer of records. All rows can lie inside brackets, where many are equal.
+        let wide = each.max(size_of::<u32>() * groups.rows.div_ceil(rows) as usize);
+        let records = SortMemory::take(&mut layout, device, rows as usize, wide);
+        let room = self.room(&mut layout, Some(records.records[1]));
+        let mut lease = WorkspaceLease::lock(device);
+        let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
+        let mut timeline = Timeline::start(device, groups.timed)?;
+        let out = (work.address() + records.records[0] as u64, rows);
+        let argument = self.read(work, &room, out, "gb_records", &mut timeline, report)?;
+        let kept = work.number(room.cursors + size_of::<u64>())?;
+        if kept > rows {
+            return internal_err!("{kept} records on the device, {rows} were announced");
+        }
+        let mut sort = RecordSort::try_new(work, records, self.shape, kept, groups.limit)?;
+        sort.sort(0, &mut timeline)?;
+        let (inside, _) = sort.segments(&mut timeline, report)?;
+        let tables = self.tables(work, &room, &argument, report)?;
+        let segments = tables.segments();
+        if segments.records != rows {
+            return internal_err!(
+                "{rows} values were announced to the device, it found {}",
+                segments.records
+            );
+        }
+        let wanted = places(&segments)?;
+        let located = tables.locate(&segments, &inside, &wanted);
+        let picked = match &located {
+            None => None,
+            Some(located) => {
+                let kept = located.iter().filter_map(|located| match located {
+                    Located::Kept(place) => Some(*place),
+                    Located::Known(_) => None,
+                });
+                Some(sort.pick(&kept.collect::<Vec<_>>(), &mut timeline, report)?)
+            }
+        };
+        timeline.end()?;
+        device.synchronize("grouping on the device")?;
+        timeline.report(report)?;
+        let (Some(located), Some(picked)) = (located, picked) else {
+            report.second_reads += 1;
+            return Ok(Err(wanted));
+        };
+        let known = located.iter().map(|located| match located {
+            Located::Kept(_) => None,
+            Located::Known(key) => Some(*key),
+        });
+        Ok(Ok((segments, picked.with(known))))
+    }
+
+    /// Rows that include the `k` best of each group. `None` if the sample misled, or if too many keys tie. Waits for the device.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
+    pub(super) fn best(
+        &self,
+        k: u64,
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<Option<Candidates>> {
+        let (groups, device, rows) = (self.groups, self.groups.device, self.among.population());
+        let expected = self.plan.inside(rows / groups.numbers as u64) * rows as f64;
+        let most = ((2.0 * expected + TIES) as u64).min(rows);
+        let out = device.allocate(most as usize * size_of::<u64>(), groups.limit)?;
+        let mut layout = Places::default();
+        let room = self.room(&mut layout, None);
+        let mut lease = WorkspaceLease::lock(device);
+        let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
+        let argument = self.read(work, &room, (out.address(), most), "gb_rows", timeline, report)?;
+        let argument = BracketsArgument { step: k, ..argument };
+        self.launch("gb_check", 0, &argument, timeline)?;
+        let cursors = room.cursors + size_of::<u64>();
+        let found: Vec<u64> = numbers(&work.to_host(cursors..cursors + 2 * size_of::<u64>())?);
+        match found.as_slice() {
+            [count, 0] if *count <= most => Ok(Some(Candidates {
+                rows: out,
+                count: *count,
+            })),
+            _ => {
+                report.second_reads += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    fn record_bytes(&self) -> Result<usize> {
+        match self.shape.bytes() {
+            Some(bytes) => Ok(bytes),
+            None => internal_err!("records of {:?}", self.shape),
+        }
+    }
+
+    /// Sampled rows at most.
+    fn samples(&self) -> u64 {
+        self.groups.rows.div_ceil(self.plan.step)
+    }
+
+    /// Bytes of the brackets of all groups, and of their counters.
+    fn table_bytes(&self) -> [usize; 2] {
+        let (numbers, brackets) = (self.groups.numbers as usize, self.plan.shares.len());
+        [
+            numbers * brackets * 2 * self.among.format.key_bytes(),
+            numbers * (2 * brackets + 1) * size_of::<u32>(),
+        ]
+    }
+
+    /// Room for all but what is written of rows. `codes`: a place for codes that is there already.
+    fn room(&self, layout: &mut Places, codes: Option<usize>) -> Room {
+        let [table, counts] = self.table_bytes();
+        let record = self.shape.bytes().unwrap_or(0);
+        Room {
+            codes: codes.unwrap_or_else(|| layout.take(self.groups.rows as usize * size_of::<u32>())),
+            sample: SortMemory::take(layout, self.groups.device, self.samples() as usize, record),
+            table: layout.take(table),
+            counts: layout.take(counts),
+            cursors: layout.take(3 * size_of::<u64>()),
+        }
+    }
+
+    /// Samples, makes brackets, and reads all rows. Records or numbers of the rows inside brackets are written to the address `out`, as
+    /// many as fit. Returns the argument of the read.
+    fn read(
+        &self,
+        work: &mut DeviceBuffer,
+        room: &Room,
+        (out, fits): (u64, u64),
+        kernel: &'static str,
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<BracketsArgument> {
+        let [_, counts] = self.table_bytes();
+        work.zero(room.counts..room.counts + counts)?;
+        work.zero(room.cursors..room.cursors + 3 * size_of::<u64>())?;
+        let base = work.address();
+        let at = |place: usize| base + place as u64;
+        self.groups.number_rows(at(room.codes), timeline, report)?;
+        let draw = BracketsArgument {
+            out: at(room.sample.records[0]),
+            cursor: at(room.cursors),
+            room: self.samples(),
+            codes: at(room.codes),
+            table: at(room.table),
+            counts: at(room.counts),
+            ..self.argument()
+        };
+        self.launch("gb_draw", 0, &draw, timeline)?;
+        report.bytes_read += self.among.bytes() / self.plan.step;
+        let sampled = work.number(room.cursors)?;
+        let mut sort = RecordSort::try_new(work, room.sample, self.shape, sampled, self.groups.limit)?;
+        sort.sort(0, timeline)?;
+        let (sampled_groups, heads) = sort.heads(timeline)?;
+        let read = BracketsArgument {
+            out,
+            room: fits,
+            cursor: at(room.cursors) + size_of::<u64>() as u64,
+            sample: sort.records(),
+            heads: heads.address(),
+            head_codes: heads.address() + (sampled_groups * size_of::<u64>()) as u64,
+            sampled,
+            sampled_groups: sampled_groups as u64,
+            ..draw
+        };
+        self.launch("gb_table", 0, &read, timeline)?;
+        report.bytes_read += self.among.bytes() + self.groups.rows * size_of::<u32>() as u64;
+        let shared = self.table_bytes().iter().sum::<usize>();
+        match (
+            shared + STATIC_SHARED <= self.groups.device.shared_memory(),
+            kernel,
+        ) {
+            (true, "gb_rows") => self.launch("gb_rows_shared", shared, &read, timeline)?,
+            (true, _) => self.launch("gb_records_shared", shared, &read, timeline)?,
+            (false, kernel) => self.launch(kernel, 0, &read, timeline)?,
+        }
+        // Freed on the stream, behind the kernel that reads it.
+        drop(heads);
+        Ok(read)
+    }
+
+    /// The part of the argument that all kernels have.
+    fn argument(&self) -> BracketsArgument {
+        let mut argument = BracketsArgument {
+            column: self.among.argument(),
+            least: halves(self.least),
+            numbers: self.groups.numbers as u64,
+            step: self.plan.step,
+            sigmas: self.plan.sigmas,
+            offset: self.plan.offset,
+            brackets: self.plan.shares.len() as u32,
+            bits: self.shape.key_bits,
+            keeps_equal: u32::from(self.plan.keeps_equal),
+            ..BracketsArgument::default()
+        };
+        for (at, [low, high]) in self.plan.shares.iter().enumerate() {
+            (argument.low[at], argument.high[at]) = (*low, *high);
+        }
+        argument
+    }
+
+    /// Launches a kernel on all multiprocessors, with `shared` bytes of shared memory for each block.
+    fn launch(
+        &self,
+        name: &'static str,
+        shared: usize,
+        argument: &BracketsArgument,
+        timeline: &mut Timeline<'_>,
+    ) -> Result<()> {
+        let device = self.groups.device;
+        let program = Program {
+            batch: self.record_bytes()? as u32,
+            ..self.among.program(KernelFile::GroupBrackets)
+        };
+        let key = self.among.format.key_bytes();
+        let kernels = Kernels::load(device, &program, [0, key, 2 * key, MOST_BRACKETS])?;
+        let together = if 2 * (shared + STATIC_SHARED) <= device.shared_memory() {
+            2
+        } else {
+            1
+        };
+        let grid = [together * device.multiprocessors(), THREADS];
+        timeline.launch(&kernels.launch(name, grid, shared)?, argument)
+    }
+
+    /// The brackets and the counts of all groups. Waits for the device.
+    fn tables(
+        &self,
+        work: &DeviceBuffer,
+        room: &Room,
+        argument: &BracketsArgument,
+        report: &mut Report,
+    ) -> Result<Tables> {
+        let [table, counts] = self.table_bytes();
+        report.bytes_from_device += (table + counts) as u64;
+        let key = self.among.format.key_bytes();
+        let table = work.to_host(room.table..room.table + table)?;
+        Ok(Tables {
+            brackets: argument.brackets as usize,
+            keys: table.chunks_exact(key).map(key_of).collect(),
+            counts: numbers(&work.to_host(room.counts..room.counts + counts)?),
+        })
+    }
+}
+
+/// Rows of a group on average; `None` if rows are too few, or codes too many, for brackets.
+fn mean_rows(groups: &Groups<'_>, among: &Selection<'_>) -> Option<u64> {
+    let rows = among.population();
+    let fits = rows >= LEAST_ROWS && groups.rows < 1 << 32 && groups.numbers <= MOST_NUMBERS;
+    fits.then(|| rows / groups.numbers as u64)
+        .filter(|rows| *rows > 0)
+}
+
+/// The brackets of all groups, and how many rows lie inside and between them.
+#[derive(Debug)]
+struct Tables {
+    /// Brackets of a group.
+    brackets: usize,
+    /// For each code and bracket the least and the greatest key, counted from the least one.
+    keys: Vec<KeyBits>,
+    /// For each code: rows below the first bracket, inside it, between it and the second, and so on.
+    counts: Vec<u32>,
+}
+
+impl Tables {
+    /// The groups of all rows, as if their records were sorted.
+    fn segments(&self) -> Segments {
+        let mut segments = Segments::default();
+        for (code, counts) in self.counts.chunks_exact(2 * self.brackets + 1).enumerate() {
+            let rows: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+            if rows > 0 {
+                segments.codes.push(code as u64);
+                segments.starts.push(segments.records);
+                segments.records += rows;
+            }
+        }
+        segments
+    }
+
+    /// Where the records at the places `wanted`, which ascend, are: `all` has the groups of all rows, `inside` those of the rows inside
+    /// brackets. `None` if one of them is outside of all brackets.
+    fn locate(&self, all: &Segments, inside: &Segments, wanted: &[u64]) -> Option<Vec<Located>> {
+        let mut located = Vec::with_capacity(wanted.len());
+        let mut kept = inside.codes.iter().zip(&inside.starts).peekable();
+        let mut wanted = wanted.iter().copied().peekable();
+        for (index, code) in all.codes.iter().enumerate() {
+            while kept.next_if(|(kept, _)| *kept < code).is_some() {}
+            let first = kept
+                .peek()
+                .filter(|(kept, _)| *kept == code)
+                .map(|(_, start)| **start);
+            let end = all.starts[index] + all.length(index);
+            while let Some(place) = wanted.next_if(|place| *place < end) {
+                located.push(self.locate_rank(*code as usize, place - all.starts[index], first)?);
+            }
+        }
+        wanted.next().is_none().then_some(located)
+    }
+
+    /// Where the record with this rank, from 0, in the group of a code is, whose first record inside brackets is at `first`.
+    fn locate_rank(&self, code: usize, rank: u64, first: Option<u64>) -> Option<Located> {
+        let counters = 2 * self.brackets + 1;
+        let counts = self.counts.get(code * counters..(code + 1) * counters)?;
+        let ends = self
+            .keys
+            .get(code * 2 * self.brackets..(code + 1) * 2 * self.brackets)?;
+        let (mut below, mut kept) = (0, 0);
+        for (at, count) in counts.iter().map(|count| u64::from(*count)).enumerate() {
+            // Even counters are those between brackets.
+            let bracket = (at % 2 == 1).then(|| [ends[at - 1], ends[at]]);
+            if rank < below + count {
+                return match bracket? {
+                    [low, high] if low == high => Some(Located::Known(low)),
+                    _ => Some(Located::Kept(first? + kept + rank - below)),
+                };
+            }
+            below += count;
+            if bracket.is_some_and(|[low, high]| low != high) {
+                kept += count;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_ranks_have_one_bracket() {
+        let plan = BracketPlan::of_ranks(&[500, 501, 900], 1000 * 1000).unwrap();
+        assert_eq!(plan.shares, [[0.000_499, 0.000_5], [0.000_899; 2]]);
+        assert_eq!(BracketPlan::of_ranks(&[], 1 << 20), None);
+        let many: Vec<u64> = (1..10).map(|rank| rank * 1000).collect();
+        assert_eq!(BracketPlan::of_ranks(&many, 1 << 20), None);
+    }
+
+    #[test]
+    fn larger_groups_are_sampled_more_sparsely_and_small_ones_not() {
+        let ranks = |n: u64| [n / 2, n * 9 / 10, n * 99 / 100];
+        let step = |n: u64| BracketPlan::of_ranks(&ranks(n), n).map(|plan| plan.step);
+        assert_eq!(step(268), None);
+        let [small, middle, large] = [26_843, 268_435, 26_843_545].map(|n| step(n).unwrap());
+        assert!(small < middle && middle < large, "{small} {middle} {large}");
+        for n in [26_843, 268_435, 26_843_545] {
+            let plan = BracketPlan::of_ranks(&ranks(n), n).unwrap();
+            assert!(plan.sorted(n) < 0.35, "{n}: {plan:?}");
+        }
+        assert_eq!(BracketPlan::of_best(1000, false, 1000), None);
+        let best = BracketPlan::of_best(10, true, 268_435).unwrap();
+        assert_eq!(
+            (best.shares.as_slice(), best.sigmas),
+            ([[0.0; 2]].as_slice(), 0.0)
+        );
+        assert!(best.sorted(268_435) < 0.05, "{best:?}");
+    }
+
+    #[test]
+    fn ranks_are_located_inside_brackets_alone() {
+        // Code 1: two brackets, [10, 20] with three rows and [30, 30] with two. Code 2 has no rows. Code 3: all inside.
+        let tables = Tables {
+            brackets: 2,
+            keys: vec![1, 0, 1, 0, 10, 20, 30, 30, 1, 0, 1, 0, 0, 99, 1, 0],
+            counts: vec![0, 0, 0, 0, 0, 4, 3, 5, 2, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0],
+        };
+        let all = tables.segments();
+        assert_eq!(all.codes, [1, 3]);
+        assert_eq!((all.starts.as_slice(), all.records), ([0, 15].as_slice(), 17));
+        let inside = Segments {
+            codes: vec![1, 3],
+            starts: vec![0, 3],
+            records: 5,
+        };
+        let found = tables.locate(&all, &inside, &[4, 6, 12, 13, 15, 16]).unwrap();
+        let kept = [0, 2].map(Located::Kept).into_iter();
+        let known = [30, 30].map(Located::Known);
+        let last = [3, 4].map(Located::Kept);
+        assert_eq!(found, kept.chain(known).chain(last).collect::<Vec<_>>());
+        for outside in [0, 3, 7, 11, 14] {
+            assert_eq!(tables.locate(&all, &inside, &[outside]), None, "{outside}");
+        }
+        assert_eq!(tables.locate(&all, &inside, &[17]), None);
+    }
+}
