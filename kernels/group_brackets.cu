@@ -26,7 +26,7 @@ struct alignas(2 * sizeof(Key)) Bracket {
 
 struct Brackets {
     Column column;        // keys; `mask`: bitmap of the rows that count
-    const u32* codes;     // the code of each row's group
+    const u32* codes;     // the code of each row's group, less `code_offset`
     Bracket* table;       // `brackets` for each code
     u32* counts;          // for each code: rows below its first bracket, inside, between the first and the second, and so on; zeroed
     void* out;            // records, or row numbers
@@ -47,7 +47,7 @@ struct Brackets {
     u32 brackets;
     u32 bits;             // bits of a key in a record
     u32 keeps_equal;      // 1: rows of brackets of one key are kept too
-    u32 unused;
+    u32 code_offset;
 };
 
 extern "C" __constant__ u32 gb_sizes[4] = {sizeof(Brackets), sizeof(Key), sizeof(Bracket), MOST_BRACKETS};
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gb_draw(const __grid_const
         sampled.present = is_present(plan.column, row);
         if (sampled.present) {
             sampled.value = plan.column.values[row];
-            sampled.code = plan.codes[row];
+            sampled.code = plan.codes[row] + plan.code_offset;
         }
         return sampled;
     };
@@ -152,7 +152,7 @@ __device__ __forceinline__ void keep_inside(const Brackets& plan, Make make) {
         sampled.present = is_present(plan.column, row);
         if (sampled.present) {
             sampled.value = plan.column.values[row];
-            sampled.code = plan.codes[row];
+            sampled.code = plan.codes[row] + plan.code_offset;
         }
         return sampled;
     };

@@ -1,6 +1,7 @@
 //! The upload of the columns of a table to devices.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::runtime::SpawnedTask;
@@ -11,7 +12,7 @@ use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitio
 use datafusion::prelude::{Expr, SessionContext};
 
 use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
-use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
+use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging, likely_programs};
 use crate::threads::{Batches, PartitionTasks, fed};
 
 /// Reads `columns` of `table` and uploads them to devices, partition by partition.
@@ -58,6 +59,7 @@ pub(super) async fn load(
     }
     let opened = SpawnedTask::spawn_blocking(move || devices.open()).join().await;
     let devices = opened.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    compile_ahead(&devices, &types);
     let types: Arc<[DataType]> = types.into();
     let mut tasks = PartitionTasks::new();
     for (number, share) in shares.into_iter().enumerate() {
@@ -85,6 +87,33 @@ pub(super) async fn load(
     let shares = shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
     let names = columns.iter().map(|name| (*name).to_owned()).collect();
     PinnedTable::try_new(source, names, shares)
+}
+
+/// Compiles the kernels that queries over columns of these types are likely to need, while the columns are uploaded and afterwards. The
+/// first query waits only for those of its own that are not there yet.
+fn compile_ahead(devices: &[Arc<Device>], types: &[DataType]) {
+    let each = devices.iter().flat_map(|device| {
+        let programs = likely_programs(types, device.shared_memory());
+        programs
+            .into_iter()
+            .map(move |program| (Arc::clone(device), program))
+    });
+    let waiting: Arc<Mutex<VecDeque<_>>> = Arc::new(Mutex::new(each.collect()));
+    // The upload has the other cores.
+    let together = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    for _ in 0..together {
+        let waiting = Arc::clone(&waiting);
+        let next = move || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        tokio::spawn(async move {
+            while let Some((device, program)) = next() {
+                // The runtime, when it ends, waits for one compilation, and drops the rest.
+                let compiled = tokio::task::spawn_blocking(move || device.prepare(&program));
+                if compiled.await.is_err() {
+                    break;
+                }
+            }
+        });
+    }
 }
 
 /// Rows of some partitions on their way to a device.

@@ -22,14 +22,14 @@ tests! {
     plain equal_keys_above_a_floor_are_sorted,
 }
 
-const ROWS: usize = 1_200_007;
+const ROWS: usize = 2_500_007;
 
 /// Groups of about equal size in any order, groups of very unequal sizes, and groups whose rows lie together.
 fn groups_of(len: usize) -> [ArrayRef; 3] {
     let even = pseudo_random(len, 7).map(|word| (word % 11) as i32 - 5);
     // Half of the rows in the first group, a quarter in the second, and so on.
     let halves = pseudo_random(len, 8).map(|word| (word >> 20).trailing_zeros() as i32);
-    let sorted = (0..len).map(|row| (row / 100_000) as i32);
+    let sorted = (0..len).map(|row| (row / 200_000) as i32);
     [
         Arc::new(Int32Array::from_iter_values(even)),
         Arc::new(Int32Array::from_iter_values(halves)),

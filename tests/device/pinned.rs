@@ -1,10 +1,12 @@
 //! Pinned tables: their contents, the sessions that see them, and many queries at once.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, Selection};
 use datafusion_quantiles::key::KeySpec;
+use datafusion_quantiles::pinned::{unpin_table, use_devices};
 use quantiles_testing::patterns::Pattern;
 use quantiles_testing::{batch, error, physical_plan, row, session, set, texts};
 
@@ -14,6 +16,7 @@ use crate::support::{On, columns, device, pinned, refusal, run, same, tests};
 const PINNED: &str = "PinnedExec: device=cuda:0";
 
 tests! {
+    asynchronous kernels_are_compiled_ahead,
     asynchronous many_ranks_and_built_in_functions,
     plain small_devices,
     asynchronous pinned_tables_are_snapshots,
@@ -27,6 +30,38 @@ async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
         &format!("CREATE TABLE {table} AS SELECT {columns} FROM generate_series({range})"),
     )
     .await;
+}
+
+/// From PIN TABLE on, the kernels of likely queries are compiled: these queries load none.
+async fn kernels_are_compiled_ahead() {
+    let device = Arc::new(Device::open(0, None).unwrap());
+    let ctx = session(2);
+    use_devices(&ctx, vec![Arc::clone(&device)]);
+    let columns = "CAST(value % 7 AS INT) AS g, CAST(value AS REAL) AS x, value AS id";
+    make(&ctx, "t", columns, "1, 2000000").await;
+    run(&ctx, "PIN TABLE t (g, x, id)").await;
+    let mut loaded = 0;
+    let begun = Instant::now();
+    while loaded < device.loaded_programs() || loaded < 10 {
+        loaded = device.loaded_programs();
+        assert!(begun.elapsed() < Duration::from_secs(120), "{loaded} programs");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    set(&ctx, "device", "cuda").await;
+    for sql in [
+        "SELECT exact_quantiles(x, 0.5), exact_quantiles(id, [0.1, 0.9]) FROM t",
+        "SELECT exact_quantiles(x, 0.5) FROM t WHERE id > 1000",
+        "SELECT g, exact_quantiles(x, [0.5, 0.99]), count(*) FROM t GROUP BY g",
+        "SELECT g, exact_quantiles(id, 0.5) FILTER (WHERE x > 5) FROM t GROUP BY g",
+        "SELECT topk_by(id, x, 10) FROM t",
+        "SELECT g, topk_by(id, x, 10) FROM t GROUP BY g",
+    ] {
+        let plan = physical_plan(&ctx, sql).await;
+        assert!(plan.contains("PinnedExec"), "{plan}");
+        run(&ctx, sql).await;
+        assert_eq!(device.loaded_programs(), loaded, "{sql}");
+    }
+    unpin_table(&ctx, "t").unwrap();
 }
 
 /// More ranks than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.

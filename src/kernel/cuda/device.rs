@@ -4,26 +4,20 @@
 //! function of CUDA is called before [`Device::get`].
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt::{self, Debug, Display};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
-use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
-use cudarc::nvrtc::Ptx;
-use datafusion::common::{
-    DataFusionError, Result, exec_datafusion_err, exec_err, internal_err, resources_datafusion_err,
-};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DriverError};
+use datafusion::common::{DataFusionError, Result, exec_err, resources_datafusion_err};
 
-use super::cache::{CubinCache, CubinKey};
 use super::driver::{allow_to_read, check_driver, give_up_freed_memory, keep_freed_memory};
 use super::fault::{ends_the_context, fault};
 use super::idle::{GivesBack, IdleMemory, IdleStage, IdleWatch, IdleWorkspace};
 use super::lock::locked;
-use super::nvrtc::Nvrtc;
-use super::source::Program;
+use super::modules::Modules;
 use crate::failpoint::may_fail;
 
 /// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
@@ -54,7 +48,7 @@ pub struct Device {
     pub(super) stream: Arc<CudaStream>,
     /// Bytes of device memory that this crate holds.
     held: AtomicU64,
-    modules: Mutex<Modules>,
+    pub(super) modules: Modules,
     /// Locked by the query that works in the workspace; filled between queries.
     workspace: Mutex<Option<IdleWorkspace>>,
     stages: Mutex<Vec<IdleStage>>,
@@ -81,68 +75,6 @@ impl Debug for Device {
 impl Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cuda:{} ({})", self.ordinal, self.name)
-    }
-}
-
-/// Kernels of one compilation, loaded on a device.
-#[derive(Debug)]
-pub(super) struct Module {
-    module: Arc<CudaModule>,
-    functions: Mutex<HashMap<&'static str, Function>>,
-    sizes: OnceLock<[u32; 4]>,
-}
-
-type Modules = HashMap<Program, Arc<Module>>;
-
-/// A kernel, and the bytes of dynamic shared memory that it may use.
-#[derive(Debug, Clone)]
-struct Function {
-    function: CudaFunction,
-    shared: usize,
-}
-
-impl Module {
-    /// The kernel of this name, allowed to use `shared` bytes of dynamic shared memory.
-    pub(super) fn function(
-        &self,
-        device: &Device,
-        name: &'static str,
-        shared: usize,
-    ) -> Result<CudaFunction> {
-        let failed = |error| device.failed(name, error);
-        let mut functions = locked(&self.functions);
-        let known = match functions.entry(name) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(free) => free.insert(Function {
-                function: self.module.load_function(name).map_err(failed)?,
-                shared: 0,
-            }),
-        };
-        if known.shared < shared {
-            let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            known
-                .function
-                .set_attribute(most, shared as i32)
-                .map_err(failed)?;
-            known.shared = shared;
-        }
-        Ok(known.function.clone())
-    }
-
-    /// The four numbers of the constant `name`, mostly the sizes of the kernels' structures in bytes.
-    pub(super) fn sizes(&self, device: &Device, name: &str) -> Result<[u32; 4]> {
-        if let Some(sizes) = self.sizes.get() {
-            return Ok(*sizes);
-        }
-        let failed = |error| device.failed("reading a constant of the kernels", error);
-        let global = self.module.get_global(name, &device.stream).map_err(failed)?;
-        let bytes = device.stream.clone_dtoh(&global).map_err(failed)?;
-        device.synchronize("reading a constant of the kernels")?;
-        let mut sizes = [0; 4];
-        for (size, bytes) in sizes.iter_mut().zip(bytes.as_chunks().0) {
-            *size = u32::from_le_bytes(*bytes);
-        }
-        Ok(*self.sizes.get_or_init(|| sizes))
     }
 }
 
@@ -209,7 +141,7 @@ impl Device {
             stream: context.new_stream().map_err(failed)?,
             context,
             held: AtomicU64::new(0),
-            modules: Mutex::default(),
+            modules: Modules::default(),
             workspace: Mutex::default(),
             stages: Mutex::default(),
             idle: Mutex::default(),
@@ -244,7 +176,7 @@ impl Device {
         self.multiprocessors
     }
 
-    pub(super) fn shared_memory(&self) -> usize {
+    pub(crate) fn shared_memory(&self) -> usize {
         self.shared_memory
     }
 
@@ -453,76 +385,6 @@ impl Device {
         self.stream
             .synchronize()
             .map_err(|error| self.failed(what, error))
-    }
-
-    /// The kernels of `program`, from the modules that are loaded, from the cache on disk, or from the compiler.
-    ///
-    /// # Errors
-    /// An execution error if there is no compiler, if the compiler refuses the source, or if the device refuses the code.
-    pub(super) fn module(&self, program: &Program) -> Result<Arc<Module>> {
-        let mut modules = locked(&self.modules);
-        self.module_among(&mut modules, program)
-    }
-
-    /// The kernels of two programs, compiled at the same time if neither is loaded.
-    ///
-    /// # Errors
-    /// As [`Self::module`].
-    pub(super) fn two_modules(&self, [one, other]: &[Program; 2]) -> Result<[Arc<Module>; 2]> {
-        let mut modules = locked(&self.modules);
-        if !modules.contains_key(one) && !modules.contains_key(other) {
-            let (first, second) = std::thread::scope(|scope| {
-                let second = scope.spawn(|| self.load(other));
-                (self.load(one), second.join())
-            });
-            let Ok(second) = second else {
-                return internal_err!("compiling {} panicked", other.file.name());
-            };
-            modules.insert(*one, Arc::new(first?));
-            modules.insert(*other, Arc::new(second?));
-        }
-        Ok([
-            self.module_among(&mut modules, one)?,
-            self.module_among(&mut modules, other)?,
-        ])
-    }
-
-    fn module_among(&self, modules: &mut Modules, program: &Program) -> Result<Arc<Module>> {
-        if let Some(module) = modules.get(program) {
-            return Ok(Arc::clone(module));
-        }
-        let module = Arc::new(self.load(program)?);
-        modules.insert(*program, Arc::clone(&module));
-        Ok(module)
-    }
-
-    fn load(&self, program: &Program) -> Result<Module> {
-        may_fail!("cuda_compile");
-        let nvrtc = Nvrtc::get()?;
-        let key = CubinKey::new(program, &self.architecture, nvrtc.version());
-        let cache = CubinCache::of_user();
-        if let Some(cubin) = cache.as_ref().and_then(|cache| cache.get(&key)) {
-            match self.loaded(cubin) {
-                Ok(module) => return Ok(module),
-                Err(error) => log::warn!("kernels from the cache are compiled anew: {error}"),
-            }
-        }
-        let cubin = nvrtc.cubin(program, &self.architecture)?;
-        let module = self.loaded(cubin.clone()).map_err(|error| {
-            exec_datafusion_err!("the driver refuses kernels of {}: {error}", program.file.name())
-        })?;
-        if let Some(cache) = cache {
-            cache.put(&key, &cubin);
-        }
-        Ok(module)
-    }
-
-    fn loaded(&self, cubin: Vec<u8>) -> Result<Module, DriverError> {
-        Ok(Module {
-            module: self.context.load_module(Ptx::from_binary(cubin))?,
-            functions: Mutex::default(),
-            sizes: OnceLock::new(),
-        })
     }
 }
 

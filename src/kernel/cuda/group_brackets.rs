@@ -69,7 +69,7 @@ kernel_argument! {
         brackets: u32,
         bits: u32,
         keeps_equal: u32,
-        unused: u32,
+        code_offset: u32,
     }
 }
 
@@ -349,12 +349,31 @@ impl<'a> BracketRead<'a> {
         let [table, counts] = self.table_bytes();
         let record = self.shape.bytes().unwrap_or(0);
         Room {
-            codes: codes.unwrap_or_else(|| layout.take(self.groups.rows as usize * size_of::<u32>())),
+            codes: match (codes, self.stored_codes()) {
+                (Some(codes), _) => codes,
+                (None, Some(_)) => 0,
+                (None, None) => layout.take(self.groups.rows as usize * size_of::<u32>()),
+            },
             sample: SortMemory::take(layout, self.groups.device, self.samples() as usize, record),
             table: layout.take(table),
             counts: layout.take(counts),
             cursors: layout.take(3 * size_of::<u64>()),
         }
+    }
+
+    /// Where there is one group column of integers of 32 bits without NULLs: the address of its values, and what makes codes of them.
+    fn stored_codes(&self) -> Option<(u64, u32)> {
+        let [only] = self.groups.columns.as_slice() else {
+            return None;
+        };
+        // The key of a signed integer has the sign turned, which is the same as adding it.
+        let turned = match (only.format.value_bytes(), only.format.encoding()) {
+            (4, 0) => 0,
+            (4, 1) => 1 << 31,
+            _ => return None,
+        };
+        let offset = u32::wrapping_sub(turned, only.least as u32);
+        (!only.column.has_nulls()).then(|| (only.column.values_address(), offset))
     }
 
     /// Samples, makes brackets, and reads all rows. Records or numbers of the rows inside brackets are written to the address `out`, as
@@ -373,12 +392,19 @@ impl<'a> BracketRead<'a> {
         work.zero(room.cursors..room.cursors + 3 * size_of::<u64>())?;
         let base = work.address();
         let at = |place: usize| base + place as u64;
-        self.groups.number_rows(at(room.codes), timeline, report)?;
+        let (codes, code_offset) = match self.stored_codes() {
+            Some(stored) => stored,
+            None => {
+                self.groups.number_rows(at(room.codes), timeline, report)?;
+                (at(room.codes), 0)
+            }
+        };
         let draw = BracketsArgument {
             out: at(room.sample.records[0]),
             cursor: at(room.cursors),
             room: self.samples(),
-            codes: at(room.codes),
+            codes,
+            code_offset,
             table: at(room.table),
             counts: at(room.counts),
             ..self.argument()

@@ -16,7 +16,8 @@ use cudarc::driver::{CudaFunction, DeviceRepr, DriverError, LaunchConfig, PushKe
 use datafusion::common::{Result, internal_err};
 
 use super::column::DeviceColumn;
-use super::device::{Device, Module};
+use super::device::Device;
+use super::modules::Module;
 use super::source::Program;
 use crate::key::KeyBits;
 

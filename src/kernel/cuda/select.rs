@@ -48,7 +48,7 @@ const MISMATCH: u32 = 4;
 pub(super) const OUTSIDE: u32 = 8;
 
 /// The file whose kernels read the column, and the file whose kernels answer.
-const FILES: [KernelFile; 2] = [KernelFile::SampleSelect, KernelFile::SampleFinish];
+pub(super) const FILES: [KernelFile; 2] = [KernelFile::SampleSelect, KernelFile::SampleFinish];
 
 /// The kernels of one device, one after the other.
 const SEQUENCE: [&str; 10] = [

@@ -233,6 +233,12 @@ impl ColumnFormat {
         Self::new(8 * bytes as u32, encoding)
     }
 
+    /// The format of the values of a type whose order is that of SQL. `None` if they have no key of fixed width.
+    pub(crate) fn of(data_type: &DataType) -> Option<Self> {
+        let encoding = Encoding::of(data_type)?;
+        Some(Self::stored(storage_bytes(data_type)?, encoding))
+    }
+
     /// Unsigned integers of `bytes` bytes each.
     pub(crate) fn unsigned(bytes: usize) -> Self {
         Self::new(8 * bytes as u32, 0)

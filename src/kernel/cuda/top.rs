@@ -12,6 +12,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, kernel_argument, key_of};
+use super::likely::top_program;
 use super::report::Report;
 use super::select::Selection;
 use super::source::{KernelFile, Program};
@@ -170,8 +171,7 @@ impl<'a> PreparedTop<'a> {
         let device = selection.column.device();
         device.check()?;
         let program = Program {
-            // Vectors that a thread holds at once. With narrow values more of them would not fit in registers.
-            batch: (selection.format.value_bytes() as u32).min(4),
+            batch: top_program(selection.format).batch,
             descending: top.least,
             ..selection.program(KernelFile::TopK)
         };
