@@ -110,6 +110,8 @@ pub fn aggregate(method: Method, descending: bool) -> Arc<AggregateUDF> {
         Method::Median => FunctionName::Median,
         Method::PercentileCont => FunctionName::PercentileCont,
         Method::SparkPercentile => FunctionName::Percentile,
+        Method::ClickHouse => FunctionName::QuantileExact,
+        Method::ClickHouseLow => FunctionName::QuantileExactLow,
         _ => FunctionName::ExactQuantiles,
     };
     variant(function, method, descending)

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::prelude::SessionContext;
-use datafusion_quantiles::{SessionStateBuilderExt, statement};
+use datafusion::prelude::{SessionContext, col, lit};
+use datafusion_quantiles::functions::expr_fn::exact_quantiles;
+use datafusion_quantiles::{Method, SessionStateBuilderExt, statement};
 
 use quantiles_testing::{batch, error, names, physical_plan, query, register, row, rows, session, texts};
 
@@ -257,6 +258,9 @@ async fn ordered_sets_over_windows_stand_wherever_a_query_can() {
         rewritten(&ctx, &sql).await;
         assert_eq!(row(&ctx, asked).await, expected, "{sql}");
     }
+    // The definition of a view has the rewritten call, which plans without being rewritten.
+    let defined = "SELECT max(q) FROM (SELECT percentile_disc(within_group(x, false), 0.1) OVER (PARTITION BY g) AS q FROM t)";
+    assert_eq!(row(&ctx, defined).await, "100");
     let explained = rewritten(&ctx, &format!("EXPLAIN SELECT {call} FROM t"))
         .await
         .join("\n");
@@ -385,6 +389,24 @@ async fn clickhouse_s_functions_have_clickhouse_s_answers() {
     }
     let many = format!("SELECT quantilesExactWeighted(0.2, 0.6, 0.61)(n, val) {weighted}");
     assert_eq!(rewritten(&ctx, &many).await, ["[0, 2, 5]"]);
+}
+
+/// Programs name the methods that have a name of their own in SQL.
+#[tokio::test]
+async fn methods_of_other_systems_are_there_without_sql() {
+    let ctx = context();
+    for (method, expected) in [
+        (Method::ClickHouse, "51 | 50"),
+        (Method::ClickHouseLow, "50 | 51"),
+        (Method::SparkPercentile, "50.5 | 50.5"),
+    ] {
+        let call = |descending| exact_quantiles(col("x"), lit(0.5), method, descending);
+        let frame = ctx.table("t").await.unwrap();
+        let frame = frame
+            .aggregate(Vec::new(), vec![call(false), call(true)])
+            .unwrap();
+        assert_eq!(texts(&frame.collect().await.unwrap()), [expected], "{method}");
+    }
 }
 
 #[tokio::test]
