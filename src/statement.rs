@@ -1,4 +1,5 @@
-//! The statements that this crate adds to SQL: `PIN TABLE`, `UNPIN TABLE` and `SHOW PINNED`, and `SUMMARIZE`.
+//! The statements that this crate adds to SQL: `PIN TABLE`, `UNPIN TABLE` and `SHOW PINNED`, and `SUMMARIZE`; and forms of calls that it
+//! adds to all others.
 
 use datafusion::common::{Result, TableReference};
 use datafusion::config::ConfigOptions;
@@ -11,6 +12,8 @@ use datafusion::sql::sqlparser::tokenizer::{TokenWithSpan, Tokenizer};
 #[cfg(feature = "cuda")]
 use crate::pinned::PinStatement;
 use crate::profile::SummarizeStatement;
+
+pub use crate::functions::rewrite_calls;
 
 /// A statement that this crate adds to SQL.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,13 +83,18 @@ impl Statement {
     }
 }
 
-/// Runs one statement of SQL: those of this crate here, and all others by `SessionContext::sql`.
+/// Runs one statement of SQL: those of this crate, and all that `SessionContext::sql` runs, in which calls may also have the
+/// forms that [`rewrite_calls`] rewrites.
 ///
 /// # Errors
 /// A syntax error, or another error of the statement.
 pub async fn sql(ctx: &SessionContext, statement: &str) -> Result<DataFrame> {
-    match Statement::of(statement, ctx.copied_config().options())? {
-        Some(ours) => ours.execute(ctx).await,
-        None => ctx.sql(statement).await,
+    let state = ctx.state();
+    if let Some(ours) = Statement::of(statement, state.config_options())? {
+        return ours.execute(ctx).await;
     }
+    let mut parsed = state.sql_to_statement(statement, &state.config_options().sql_parser.dialect)?;
+    rewrite_calls(&mut parsed);
+    let plan = state.statement_to_plan(parsed).await?;
+    ctx.execute_logical_plan(plan).await
 }

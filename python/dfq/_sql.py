@@ -153,17 +153,20 @@ class Connection:
         if not self._session.deregister(name):
             raise _dfq.QueryError(f"there is no table '{name}'")
 
-    def pin(self, table: str, columns: str | Sequence[str]) -> None:
+    def pin(self, table: str, columns: str | Sequence[str] | None = None) -> dict[str, str]:
         """Reads columns of a table into a GPU's memory, where from then on quantiles and best rows over them are selected.
+
+        Without ``columns`` these are all that can be pinned; the answer has the others, each with the reason why it is left out.
 
         ``table`` is a name that the session has, or a path. It is SQL's ``PIN TABLE``: a snapshot, until the table is pinned anew or
         unpinned. ``sql("SHOW PINNED")`` lists what is pinned. Without a GPU, or without CUDA, an error says what is missing.
         """
-        columns = [columns] if isinstance(columns, str) else list(columns)
+        if columns is not None:
+            columns = [columns] if isinstance(columns, str) else list(columns)
         if not isinstance(table, (str, os.PathLike)):
             raise _dfq.QueryError(f"{type(table).__name__} is no name of a table: give it one by register(name, data), and pin that")
         _check_path(os.fspath(table))
-        self._session.pin(os.fspath(table), columns)
+        return dict(self._session.pin(os.fspath(table), columns))
 
     def unpin(self, table: str) -> None:
         """Frees the GPU's memory that ``pin`` has filled."""

@@ -136,15 +136,22 @@ impl ScalarFunction {
     }
 }
 
-/// All functions of this crate.
+/// Whether a function means what its name says in the hands of this crate's planner of calls only: ClickHouse's skip NaN by what it adds.
+fn is_planned(name: &str) -> bool {
+    ["quantile_exact", "median_exact", "within_group", "without_nan"]
+        .iter()
+        .any(|planned| name.starts_with(planned))
+}
+
+/// All functions of this crate that need no planner of calls.
 #[pyfunction]
 pub(crate) fn functions() -> (Vec<AggregateFunction>, Vec<ScalarFunction>) {
     let state = SessionStateBuilder::new().with_quantiles().build();
     // Under each alias there is the function once more.
     let aggregates = state.aggregate_functions().iter();
-    let aggregates = aggregates.filter(|(name, function)| *name == function.name());
+    let aggregates = aggregates.filter(|(name, function)| *name == function.name() && !is_planned(name));
     let scalars = state.scalar_functions().iter();
-    let scalars = scalars.filter(|(name, function)| *name == function.name());
+    let scalars = scalars.filter(|(name, function)| *name == function.name() && !is_planned(name));
     (
         aggregates
             .map(|(_, function)| AggregateFunction(Arc::clone(function)))

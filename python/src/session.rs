@@ -178,13 +178,25 @@ impl Session {
         })
     }
 
-    /// Reads columns of a table into the memory of a device.
-    fn pin(&self, py: Python<'_>, table: String, columns: Vec<String>) -> PyResult<()> {
+    /// Reads columns of a table, or all that can be pinned, into the memory of a device. Returns the columns that are left out, and why.
+    fn pin(
+        &self,
+        py: Python<'_>,
+        table: String,
+        columns: Option<Vec<String>>,
+    ) -> PyResult<Vec<(String, String)>> {
         let ctx = self.ctx()?;
         #[cfg(feature = "cuda")]
         return self.calls.run(py, |_| async move {
+            let table = TableReference::bare(table);
+            let Some(columns) = columns else {
+                let all = pinned::pin_all_columns(&ctx, table).await?.into_iter();
+                let left_out = all.filter_map(|column| Some((column.name, column.left_out?)));
+                return Ok(left_out.collect());
+            };
             let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-            pinned::pin_table(&ctx, TableReference::bare(table), &columns).await
+            pinned::pin_table(&ctx, table, &columns).await?;
+            Ok(Vec::new())
         });
         #[cfg(not(feature = "cuda"))]
         Err(without_cuda((py, ctx, table, columns)))

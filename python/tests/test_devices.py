@@ -32,6 +32,7 @@ def test_mistakes_of_pinning_are_named(con):
 
     frame = pl.DataFrame({"s": ["a"], "x": [1]})
     con.register("texts", frame)
+    con.register("only_texts", frame.select("s"))
     con.sql("CREATE VIEW cheap AS SELECT x FROM t WHERE x < 4")
     for pin, message in [
         (lambda: con.pin("nowhere", "x"), "[Nn]o table named 'nowhere'"),
@@ -39,6 +40,7 @@ def test_mistakes_of_pinning_are_named(con):
         (lambda: con.pin("t", "y"), "table datafusion.public.t has no column y: there are g, x"),
         (lambda: con.pin("t", ["x", "x"]), "column x of table datafusion.public.t is named twice"),
         (lambda: con.pin("t", []), "name at least one"),
+        (lambda: con.pin("only_texts"), "only_texts has no column that can be pinned: s is left out: values of type Utf8"),
         (lambda: con.pin("texts", "s"), "column s of table datafusion.public.texts cannot be pinned: values of type Utf8"),
         (lambda: con.pin("cheap", "x"), "datafusion.public.cheap is a view"),
         (lambda: con.pin(frame, "x"), "DataFrame is no name of a table: give it one by register"),
@@ -80,6 +82,12 @@ def test_pinned_columns_are_a_snapshot(con):
     assert con.sql("SELECT exact_quantiles(x, 0.5), (SELECT max(y) FROM local) FROM t").fetchall() == [(5.0, 0.5)]
     con.unpin("t")
     assert con.sql("SHOW PINNED").fetchall() == []
+    con.register("texts", con.sql("SELECT x, CAST(x AS VARCHAR) AS s FROM t").to_arrow())
+    left_out = con.pin("texts")
+    assert list(left_out) == ["s"] and "no key of fixed width" in left_out["s"]
+    rows = con.sql("PIN TABLE texts").fetchall()
+    assert [(row[0], row[2]) for row in rows] == [("x", True), ("s", False)]
+    con.unpin("texts")
 
 
 @pytest.mark.parametrize("named", [None, "elsewhere.so"])

@@ -199,6 +199,14 @@ def test_explain(con):
     assert "rounds=" in query.explain(analyze=True)
 
 
+def test_calls_are_rewritten_before_they_are_planned(con):
+    rows = "FROM (SELECT value % 3 AS g, value AS x FROM range(0, 10))"
+    windows = f"SELECT DISTINCT g, percentile_cont(0.25) WITHIN GROUP (ORDER BY x DESC) OVER (PARTITION BY g) AS q {rows} ORDER BY g"
+    groups = f"SELECT g, percentile_cont(0.25) WITHIN GROUP (ORDER BY x DESC) AS q {rows} GROUP BY g ORDER BY g"
+    assert con.sql(windows).fetchall() == con.sql(groups).fetchall() == [(0, 6.75), (1, 5.5), (2, 6.5)]
+    assert con.sql(f"SELECT quantileExact(0.5)(x), quantilesExactLow(0.25, 0.5)(x) {rows}").fetchall() == [(5, [2, 4])]
+
+
 def test_statements_that_write_are_done_at_once(con, tmp_path):
     con.sql("CREATE TABLE t AS SELECT value AS v FROM range(0, 5)")
     con.sql("INSERT INTO t VALUES (100)")

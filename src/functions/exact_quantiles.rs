@@ -37,6 +37,7 @@ pub(crate) struct ExactQuantiles {
     descending: bool,
     /// The quantiles, where they are bound into the function; `None`: they are the second argument.
     bound: Option<Quantiles>,
+    aliases: Vec<String>,
     signature: Signature,
 }
 
@@ -60,12 +61,16 @@ impl ExactQuantiles {
         let signature = Signature::user_defined(Volatility::Immutable)
             .with_parameter_names(parameters)
             .expect("a user-defined signature takes any distinct names");
+        // They are names of the function that is written, which has the first method and counts from the least value.
+        let is_written = method == sql_name.methods()[0] && !descending;
+        let aliases = if is_written { sql_name.aliases() } else { &[] };
         Self {
             name: sql_name.registered(method, descending),
             sql_name,
             method,
             descending,
             bound: None,
+            aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
             signature,
         }
     }
@@ -116,7 +121,7 @@ impl ExactQuantiles {
         let (x, quantiles, weight) = match (&self.bound, args) {
             (Some(_), [x]) => (x, None, None),
             (Some(_), [x, weight]) => (x, None, Some(weight)),
-            (None, [x, quantiles]) => (x, Some(quantiles), None),
+            (None, [x, quantiles]) if !self.sql_name.needs_weight() => (x, Some(quantiles), None),
             (None, [x, quantiles, weight]) if self.sql_name.takes_weight() => {
                 (x, Some(quantiles), Some(weight))
             }
@@ -243,6 +248,10 @@ impl ExactQuantiles {
 impl AggregateUDFImpl for ExactQuantiles {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
     }
 
     fn signature(&self) -> &Signature {

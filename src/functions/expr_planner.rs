@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::{
-    AggregateFunction, AggregateFunctionParams, NullTreatment, WindowFunction, WindowFunctionParams,
+    AggregateFunction, AggregateFunctionParams, NullTreatment, Sort, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::planner::{
     ExprPlanner, PlannerResult, RawAggregateExpr, RawBinaryExpr, RawWindowExpr,
 };
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit};
 
+use super::clickhouse::{MedianExact, without_nan};
 use super::gk::{GkFunction, check_arguments};
 use super::iqr::{Iqr, quartiles};
 use super::types::is_list;
+use super::within_group::{from_the_top, take_order};
 use super::{
     ExactQuantiles, FunctionName, QuantileArgument, RankFunction, ShapeFunction, TopKBy, constant,
     is_percentile_cont, pgvector, ranks, shape, topk, variant,
@@ -40,31 +42,14 @@ impl ExprPlanner for QuantilesExprPlanner {
         if Iqr::is(&raw.func) {
             return plan_iqr(raw);
         }
-        let descending = raw.order_by.first().map(|order| !order.asc);
-        let (planned, args) = if let Some(function) = TopKBy::of(&raw.func) {
-            topk::plan_call(function, &raw.args, &raw.order_by)?
-        } else if let Some(ends) = topk::plan_ends(&raw.func, &raw.args, &raw.order_by)? {
-            no_nulls(&raw.func, raw.null_treatment)?;
-            ends
-        } else if let Some(function) = ShapeFunction::of(&raw.func) {
-            let (order, nulls) = (&raw.order_by, raw.null_treatment);
-            shape::plan_call(function, &raw.args, order, raw.distinct, nulls)?
-        } else if let Some(function) = ExactQuantiles::of(&raw.func) {
-            plan_call(function, &raw.args, descending, raw.distinct, raw.null_treatment)?
-        } else if is_list_of_percentile_cont(&raw.func, &raw.args)? {
-            plan_percentile_cont(&raw.args, descending)?
-        } else if let Some(function) = RankFunction::of(&raw.func) {
-            ranks::plan_call(
-                function,
-                &raw.args,
-                &raw.order_by,
-                raw.distinct,
-                raw.null_treatment,
-            )?
-        } else if let Some(function) = GkFunction::of(&raw.func) {
-            let planned = plan_sketch(function, &raw.args, descending, raw.null_treatment)?;
-            (planned, raw.args.clone())
-        } else {
+        let meant = Written {
+            function: &raw.func,
+            args: &raw.args,
+            order_by: &raw.order_by,
+            is_distinct: raw.distinct,
+            nulls: raw.null_treatment,
+        };
+        let Some((planned, args)) = meant.function()? else {
             return Ok(PlannerResult::Original(raw));
         };
         let written = Expr::AggregateFunction(AggregateFunction {
@@ -86,42 +71,94 @@ impl ExprPlanner for QuantilesExprPlanner {
         let WindowFunctionDefinition::AggregateUDF(udaf) = &raw.func_def else {
             return Ok(PlannerResult::Original(raw));
         };
+        let udaf = Arc::clone(udaf);
+        let order = take_order(&udaf, &mut raw.args)?;
         // DataFusion looks among aggregates first. `rank() OVER (..)` means its window function of that name.
-        if let Some(ranking) = RankFunction::of(udaf).and_then(ranks::window_function) {
+        if let Some(ranking) = RankFunction::of(&udaf).and_then(ranks::window_function) {
+            if order.is_some() {
+                return plan_err!("{} takes WITHIN GROUP or OVER, not both", ranking.name());
+            }
             raw.func_def = WindowFunctionDefinition::WindowUDF(ranking);
             return Ok(PlannerResult::Original(raw));
         }
-        if Iqr::is(udaf) {
+        if Iqr::is(&udaf) {
             return plan_iqr_window(raw);
         }
-        if let Some(function) = GkFunction::of(udaf) {
-            plan_sketch(function, &raw.args, None, raw.null_treatment)?;
-        }
-        let (planned, args) = if let Some(function) = ExactQuantiles::of(udaf) {
-            plan_call(function, &raw.args, None, raw.distinct, raw.null_treatment)?
-        } else if let Some(function) = TopKBy::of(udaf) {
-            topk::plan_call(function, &raw.args, &[])?
-        } else if let Some(ends) = topk::plan_ends(udaf, &raw.args, &[])? {
-            no_nulls(udaf, raw.null_treatment)?;
-            ends
-        } else if let Some(function) = ShapeFunction::of(udaf) {
-            shape::plan_call(function, &raw.args, &[], raw.distinct, raw.null_treatment)?
-        } else if is_list_of_percentile_cont(udaf, &raw.args)? {
-            plan_percentile_cont(&raw.args, None)?
-        } else if let Some(function) = RankFunction::of(udaf) {
-            ranks::plan_call(function, &raw.args, &[], raw.distinct, raw.null_treatment)?
-        } else {
-            return Ok(PlannerResult::Original(raw));
+        let meant = Written {
+            function: &udaf,
+            args: &raw.args,
+            order_by: order.as_slice(),
+            is_distinct: raw.distinct,
+            nulls: raw.null_treatment,
         };
-        let written = as_written(raw);
+        let (planned, args, nulls) = match (meant.function()?, &order) {
+            (Some((planned, args)), _) => (planned, args, None),
+            (None, Some(order)) if order.asc => (Arc::clone(&udaf), raw.args.clone(), raw.null_treatment),
+            (None, Some(_)) => {
+                let args = from_the_top(&udaf, raw.args.clone())?;
+                (Arc::clone(&udaf), args, raw.null_treatment)
+            }
+            (None, None) => return Ok(PlannerResult::Original(raw)),
+        };
+        let mut written = as_written(raw);
         let mut call = written.clone();
         call.fun = WindowFunctionDefinition::AggregateUDF(planned);
-        call.params.args = args;
-        call.params.null_treatment = None;
+        (call.params.args, call.params.null_treatment) = (args, nulls);
+        if let (Some(order), Some(x)) = (order, written.params.args.first_mut()) {
+            // The name of the column says the order.
+            *x = order.expr.clone().alias(order.to_string());
+        }
         named_as(
             Expr::WindowFunction(Box::new(call)),
             &Expr::WindowFunction(Box::new(written)),
         )
+    }
+}
+
+/// A call as it was written, with the order of `WITHIN GROUP` or none.
+struct Written<'a> {
+    function: &'a AggregateUDF,
+    args: &'a [Expr],
+    order_by: &'a [Sort],
+    is_distinct: bool,
+    nulls: Option<NullTreatment>,
+}
+
+impl Written<'_> {
+    /// The aggregate function of this crate that the call means, and its arguments; `None` for a function that is not planned here.
+    ///
+    /// # Errors
+    /// A planning error that names what is wrong with the call.
+    fn function(&self) -> Result<Option<(Arc<AggregateUDF>, Vec<Expr>)>> {
+        let (written, args, order, nulls) = (self.function, self.args, self.order_by, self.nulls);
+        let descending = order.first().map(|order| !order.asc);
+        Ok(Some(if let Some(function) = TopKBy::of(written) {
+            topk::plan_call(function, args, order)?
+        } else if let Some(ends) = topk::plan_ends(written, args, order)? {
+            no_nulls(written, nulls)?;
+            ends
+        } else if let Some(function) = ShapeFunction::of(written) {
+            shape::plan_call(function, args, order, self.is_distinct, nulls)?
+        } else if let Some(function) = ExactQuantiles::of(written) {
+            plan_call(function, args, descending, self.is_distinct, nulls)?
+        } else if let Some(median) = MedianExact::of(written) {
+            let function = variant(median.function(), median.function().methods()[0], false);
+            let args = median.arguments(args)?;
+            return Written {
+                function: &function,
+                args: &args,
+                ..*self
+            }
+            .function();
+        } else if is_list_of_percentile_cont(written, args)? {
+            plan_percentile_cont(args, descending)?
+        } else if let Some(function) = RankFunction::of(written) {
+            ranks::plan_call(function, args, order, self.is_distinct, nulls)?
+        } else if let Some(function) = GkFunction::of(written) {
+            (plan_sketch(function, args, descending, nulls)?, args.to_vec())
+        } else {
+            return Ok(None);
+        }))
     }
 }
 
@@ -191,7 +228,7 @@ fn plan_call(
     }
     let own = function.method();
     let (x, quantiles, method, weight) = match args {
-        [x, quantiles] => (x, quantiles, own, None),
+        [x, quantiles] if !sql_name.needs_weight() => (x, quantiles, own, None),
         [x, quantiles, ..] if descending.is_some() && constant(quantiles)?.is_none() => {
             return plan_err!(
                 "{sql_name} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
@@ -209,7 +246,15 @@ fn plan_call(
     };
     QuantileArgument::try_new(sql_name, quantiles)?;
     let planned = variant(sql_name, method, descending.unwrap_or(function.is_descending()));
-    let args: Vec<Expr> = [x, quantiles].into_iter().chain(weight).cloned().collect();
+    let x = if sql_name.is_of_clickhouse() {
+        without_nan().call(vec![x.clone()])
+    } else {
+        x.clone()
+    };
+    let args: Vec<Expr> = [x, quantiles.clone()]
+        .into_iter()
+        .chain(weight.cloned())
+        .collect();
     function.check_distinct(&args, is_distinct)?;
     Ok((planned, args))
 }

@@ -16,6 +16,7 @@
 
 mod accumulator;
 mod call;
+mod clickhouse;
 mod collected;
 mod distance;
 mod exact_quantiles;
@@ -29,6 +30,7 @@ mod moving;
 #[cfg(test)]
 mod mutated;
 mod names;
+mod parsed;
 mod percentile_cont;
 mod pgvector;
 pub(crate) mod ranks;
@@ -40,6 +42,7 @@ mod types;
 mod weighted;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
+mod within_group;
 
 use std::sync::{Arc, LazyLock};
 
@@ -51,6 +54,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, lit};
 use crate::quantile::Method;
 
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
+pub(crate) use clickhouse::{median_aggregates, without_nan};
 pub(crate) use distance::{
     VectorDistance, is_list_of_float64, is_vectors, vector_distance, vector_distances,
 };
@@ -66,11 +70,13 @@ pub(crate) use moving::MovingQuantiles;
 pub(crate) use moving::answers::answers_of_frames;
 pub(crate) use moving::call::MovingCall;
 pub(crate) use names::FunctionName;
+pub use parsed::rewrite_calls;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use ranks::RankFunction;
 pub(crate) use shape::ShapeFunction;
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
+pub(crate) use within_group::within_group;
 
 /// Name of the function that a user writes.
 pub(crate) const EXACT_QUANTILES: &str = "exact_quantiles";
@@ -104,6 +110,8 @@ pub fn aggregate(method: Method, descending: bool) -> Arc<AggregateUDF> {
         Method::Median => FunctionName::Median,
         Method::PercentileCont => FunctionName::PercentileCont,
         Method::SparkPercentile => FunctionName::Percentile,
+        Method::ClickHouse => FunctionName::QuantileExact,
+        Method::ClickHouseLow => FunctionName::QuantileExactLow,
         _ => FunctionName::ExactQuantiles,
     };
     variant(function, method, descending)

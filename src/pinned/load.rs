@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, TableReference, internal_err, plan_err};
 use datafusion::execution::SendableRecordBatchStream;
@@ -11,28 +11,37 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
 use datafusion::prelude::{Expr, SessionContext};
 
+use super::columns::{PinnedColumn, all_columns, check, pinnable};
 use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
-use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging, likely_programs};
+use crate::kernel::cuda::{ColumnUpload, Device, Devices, Staging, likely_programs};
 use crate::threads::{Batches, PartitionTasks, fed};
 
-/// Reads `columns` of `table` and uploads them to devices, partition by partition.
+/// Reads `columns` of `table`, or all that can be pinned, and uploads them to devices, partition by partition. The other value has all columns of
+/// the table.
 ///
 /// # Errors
-/// See [`pin_table`](super::pin_table).
+/// See [`pin_table`](super::pin_table) and [`pin_all_columns`](super::pin_all_columns).
 pub(super) async fn load(
     ctx: &SessionContext,
     table: TableReference,
-    columns: &[&str],
+    columns: Option<&[&str]>,
     devices: Devices,
     limit: Option<u64>,
-) -> Result<PinnedTable> {
+) -> Result<(PinnedTable, Vec<PinnedColumn>)> {
     let frame = ctx.table(table.clone()).await?;
     let source = Arc::new(PinnedSource::find(ctx, table.clone()).await?);
-    let schema = Arc::new(frame.schema().as_arrow().clone());
-    check(&table, &schema, columns)?;
+    let schema = frame.schema().as_arrow().clone();
+    let all = all_columns(&schema);
+    let columns: Vec<String> = match columns {
+        Some(columns) => {
+            check(&table, &schema, columns)?;
+            columns.iter().map(|name| (*name).to_owned()).collect()
+        }
+        None => pinnable(&table, &all)?,
+    };
     let chosen: Vec<_> = columns
         .iter()
-        .map(|name| Expr::Column(datafusion::common::Column::from_name(*name)))
+        .map(|name| Expr::Column(datafusion::common::Column::from_name(name)))
         .collect();
     let plan = frame.select(chosen)?.create_physical_plan().await?;
     if plan.boundedness().is_unbounded() {
@@ -85,8 +94,7 @@ pub(super) async fn load(
     });
     let shares = joined.join().await;
     let shares = shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
-    let names = columns.iter().map(|name| (*name).to_owned()).collect();
-    PinnedTable::try_new(source, names, shares)
+    Ok((PinnedTable::try_new(source, columns, shares)?, all))
 }
 
 /// Compiles the kernels that queries over columns of these types are likely to need, while the columns are uploaded and afterwards. The
@@ -183,38 +191,4 @@ fn join(parts: Vec<UploadedRows>) -> Result<PinnedShare> {
         }
         columns.push(Arc::new(ColumnUpload::joined(uploads)?));
     }
-}
-
-/// Checks that the columns exist, that each is named once, and that they can be on a device.
-///
-/// # Errors
-/// A planning error that says what is wrong.
-fn check(table: &TableReference, schema: &Schema, columns: &[&str]) -> Result<()> {
-    if columns.is_empty() {
-        return plan_err!("no columns to pin of table {table}: name at least one");
-    }
-    for (i, name) in columns.iter().enumerate() {
-        let Ok(field) = schema.field_with_name(name) else {
-            let names: Vec<_> = schema
-                .fields()
-                .iter()
-                .map(|field| field.name().as_str())
-                .collect();
-            return plan_err!(
-                "table {table} has no column {name}: there are {}",
-                names.join(", ")
-            );
-        };
-        if columns[..i].contains(name) {
-            return plan_err!("column {name} of table {table} is named twice");
-        }
-        if !DeviceColumn::supports(field.data_type()) {
-            return plan_err!(
-                "column {name} of table {table} cannot be pinned: values of type {} have no key of fixed width; numbers up \
-                 to 128 bits, Booleans, dates, times, timestamps and durations have",
-                field.data_type()
-            );
-        }
-    }
-    Ok(())
 }

@@ -1,12 +1,13 @@
 //! Tables pinned in the memory of a device: their columns are read once, and queries over them read only that memory.
 //!
 //! ```sql
-//! PIN TABLE trips (fare, tip);
+//! PIN TABLE trips (fare, tip);            -- or PIN TABLE trips: all columns that can be pinned
 //! SELECT exact_quantiles(fare, [0.5, 0.99]), exact_quantiles(tip, 0.9) FROM trips;   -- on the device
 //! SHOW PINNED;
 //! UNPIN TABLE trips;
 //! ```
-//! [`crate::statement::sql`] runs these statements and all others. [`pin_table`], [`unpin_table`] and [`pinned_tables`] do the same without SQL.
+//! [`crate::statement::sql`] runs these statements and all others. [`pin_table`], [`pin_all_columns`], [`unpin_table`] and [`pinned_tables`] do the
+//! same without SQL.
 //!
 //! The device computes exact quantiles, `topk_by`, `max_by` and `min_by`, with and without groups, and `ORDER BY` one column with a
 //! `LIMIT`, if all columns that the query names are pinned. `EXPLAIN` shows whether it does.
@@ -27,6 +28,7 @@
 //! configuration or its state has no pinned tables. A view cannot be pinned, but queries of a view use the pinned tables that it reads.
 //! `quantiles.cuda_memory_limit` applies to the memory that all sessions of the process hold on the device.
 
+mod columns;
 mod load;
 mod statement;
 
@@ -42,6 +44,7 @@ use crate::exec::{PinnedTable, PinnedTables, full_name};
 use crate::kernel::cuda::Device;
 use crate::kernel::cuda::Devices;
 use crate::planner::check_runs_here;
+pub use columns::PinnedColumn;
 pub use statement::PinStatement;
 
 /// Lets a session use these devices in place of those of the machine: `cuda:N` means the one with index N.
@@ -82,22 +85,43 @@ pub async fn pin_table(
     table: impl Into<TableReference>,
     columns: &[&str],
 ) -> Result<()> {
+    pin(ctx, table.into(), Some(columns)).await.map(drop)
+}
+
+/// Reads all columns of a table that can be pinned into the memory of a device, as [`pin_table`]. The answer has all columns of the
+/// table, in their order: those that are pinned, and those that are left out, with the reason.
+///
+/// # Errors
+/// As [`pin_table`], and a planning error for a table of which no column can be pinned.
+pub async fn pin_all_columns(
+    ctx: &SessionContext,
+    table: impl Into<TableReference>,
+) -> Result<Vec<PinnedColumn>> {
+    pin(ctx, table.into(), None).await
+}
+
+/// Pins these columns, or all that can be. Returns all columns of the table.
+async fn pin(
+    ctx: &SessionContext,
+    table: TableReference,
+    columns: Option<&[&str]>,
+) -> Result<Vec<PinnedColumn>> {
     check_runs_here(&ctx.state())?;
     let tables = PinnedTables::of_context(ctx);
     let config = ctx.copied_config();
     let options = QuantilesOptions::of(config.options());
-    let table = full_name(&table.into(), &config);
+    let table = full_name(&table, &config);
     if options.device == DeviceChoice::Cpu {
         return plan_err!(
             "quantiles.device is 'cpu': PIN TABLE needs a device, allowed are auto, cuda, cuda:N, cuda:all"
         );
     }
     let devices = Devices::of(options.device, &config);
-    let pinned = load::load(ctx, table, columns, devices, options.cuda_memory_limit).await?;
+    let (pinned, all) = load::load(ctx, table, columns, devices, options.cuda_memory_limit).await?;
     if let Some(before) = tables.insert(pinned) {
         tables.release(before);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Unpins a table. Its memory is freed when no query uses it any more.

@@ -1,5 +1,8 @@
 //! The statements `PIN TABLE`, `UNPIN TABLE` and `SHOW PINNED`: parser and execution.
 
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, RecordBatch, StringArray};
 use datafusion::common::{Result, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
@@ -9,20 +12,20 @@ use datafusion::sql::planner::object_name_to_table_reference;
 use datafusion::sql::sqlparser::ast::Ident;
 use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::parser::{IsOptional, Parser};
-use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
-use super::{pin_table, pinned_tables, unpin_table};
+use super::{PinnedColumn, pin_all_columns, pin_table, pinned_tables, unpin_table};
 use crate::parsing::{expect_end, expect_word, first_words, syntax, word};
 
 /// A statement about pinned tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PinStatement {
-    /// `PIN TABLE name (column, ...)`
+    /// `PIN TABLE name [(column, ...)]`
     Pin {
         /// The table.
         table: TableReference,
-        /// Its columns.
-        columns: Vec<String>,
+        /// Its columns; `None`: all that can be pinned.
+        columns: Option<Vec<String>>,
     },
     /// `UNPIN TABLE name`
     Unpin {
@@ -55,13 +58,21 @@ impl PinStatement {
         parse_ours(&mut parser, normalize).map(Some)
     }
 
-    /// Executes the statement. `SHOW PINNED` returns the rows of [`pinned_tables`], and the others return none.
+    /// Executes the statement. `SHOW PINNED` returns the rows of [`pinned_tables`]. `PIN TABLE` without columns returns a row for each column of
+    /// the table: `column_name`, `data_type`, `pinned`, and the `reason` why it is not, or NULL. The others return no rows.
     ///
     /// # Errors
-    /// Errors of [`pin_table`], [`unpin_table`] and [`pinned_tables`].
+    /// Errors of [`pin_table`], [`pin_all_columns`], [`unpin_table`] and [`pinned_tables`].
     pub async fn execute(&self, ctx: &SessionContext) -> Result<DataFrame> {
         match self {
-            PinStatement::Pin { table, columns } => {
+            PinStatement::Pin { table, columns: None } => {
+                let columns = pin_all_columns(ctx, table.clone()).await?;
+                ctx.read_batch(told(&columns)?)
+            }
+            PinStatement::Pin {
+                table,
+                columns: Some(columns),
+            } => {
                 let columns: Vec<_> = columns.iter().map(String::as_str).collect();
                 pin_table(ctx, table.clone(), &columns).await?;
                 nothing(ctx).await
@@ -73,6 +84,21 @@ impl PinStatement {
             PinStatement::Show => ctx.read_batch(pinned_tables(ctx)?),
         }
     }
+}
+
+/// What became of the columns of a table, a row for each.
+fn told(columns: &[PinnedColumn]) -> Result<RecordBatch> {
+    let all = || columns.iter();
+    let names = StringArray::from_iter_values(all().map(|column| &column.name));
+    let types = StringArray::from_iter_values(all().map(|column| column.data_type.to_string()));
+    let pinned: BooleanArray = all().map(|column| Some(column.left_out.is_none())).collect();
+    let reasons: StringArray = all().map(|column| column.left_out.as_deref()).collect();
+    Ok(RecordBatch::try_from_iter_with_nullable([
+        ("column_name", Arc::new(names) as ArrayRef, false),
+        ("data_type", Arc::new(types), false),
+        ("pinned", Arc::new(pinned), false),
+        ("reason", Arc::new(reasons), true),
+    ])?)
 }
 
 /// An empty answer.
@@ -94,15 +120,15 @@ fn parse_ours(parser: &mut Parser<'_>, normalize: bool) -> Result<PinStatement> 
             let name = parser.parse_object_name(false).map_err(syntax)?;
             let table = object_name_to_table_reference(name, normalize)?;
             if pins {
-                let columns = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
-                let columns = columns.map_err(syntax)?;
-                PinStatement::Pin {
-                    table,
-                    columns: columns
-                        .into_iter()
-                        .map(|column| name_of(column, normalize))
-                        .collect(),
-                }
+                let is_whole = matches!(parser.peek_token().token, Token::EOF | Token::SemiColon);
+                let columns = if is_whole {
+                    None
+                } else {
+                    let columns = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
+                    let columns = columns.map_err(syntax)?.into_iter();
+                    Some(columns.map(|column| name_of(column, normalize)).collect())
+                };
+                PinStatement::Pin { table, columns }
             } else {
                 PinStatement::Unpin { table }
             }
@@ -122,6 +148,8 @@ fn name_of(ident: Ident, normalize: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datafusion::arrow::datatypes::DataType;
+    use datafusion::arrow::util::pretty::pretty_format_batches;
     use datafusion::sql::sqlparser::dialect::GenericDialect;
     use datafusion::sql::sqlparser::tokenizer::Tokenizer;
 
@@ -136,9 +164,15 @@ mod tests {
     fn statements() {
         let pin = |table: &str, columns: &[&str]| PinStatement::Pin {
             table: table.into(),
-            columns: columns.iter().map(|name| (*name).to_owned()).collect(),
+            columns: Some(columns.iter().map(|name| (*name).to_owned()).collect()),
+        };
+        let whole = |table: &str| PinStatement::Pin {
+            table: table.into(),
+            columns: None,
         };
         for (sql, expected) in [
+            ("PIN TABLE trips", whole("trips")),
+            ("pin table s.\"T\" ;", whole("s.\"T\"")),
             ("PIN TABLE trips (fare, tip)", pin("trips", &["fare", "tip"])),
             ("pin table Trips (FARE, \"Tip\");", pin("trips", &["fare", "Tip"])),
             ("/* all */ PIN TABLE a.b.c (x)", pin("a.b.c", &["x"])),
@@ -159,12 +193,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_is_told() {
+        let column = |name: &str, left_out: Option<&str>| PinnedColumn {
+            name: name.to_owned(),
+            data_type: DataType::Utf8,
+            left_out: left_out.map(str::to_owned),
+        };
+        let batch = told(&[column("a", None), column("b", Some("too long"))]).unwrap();
+        let text = pretty_format_batches(&[batch]).unwrap().to_string();
+        assert!(
+            text.contains("| a           | Utf8      | true   |          |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| b           | Utf8      | false  | too long |"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn syntax_errors_say_what_was_expected() {
         for (sql, expected) in [
             ("PIN trips (x)", "Expected: TABLE, found: trips"),
             (
-                "PIN TABLE trips",
-                "Expected: a list of columns in parentheses, found: EOF",
+                "PIN TABLE trips fare",
+                "Expected: a list of columns in parentheses, found: fare",
             ),
             ("PIN TABLE trips ()", "Expected: identifier, found: )"),
             ("UNPIN TABLE", "Expected: identifier, found: EOF"),

@@ -20,7 +20,7 @@ use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{
     EXACT_QUANTILES, ExactQuantiles, PERCENTILE, QuantilesExprPlanner, all_aggregates, iqr_aggregate,
-    unaliased, vector_distances,
+    median_aggregates, unaliased, vector_distances, within_group, without_nan,
 };
 
 type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -219,8 +219,10 @@ impl SessionStateBuilderExt for SessionStateBuilder {
                     .cloned(),
             );
             functions.push(Arc::clone(iqr_aggregate()));
+            functions.extend(median_aggregates().iter().cloned());
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().chain(vector_distances()).cloned());
+            scalars.extend([within_group(), without_nan()].map(Arc::clone));
             let planners = self.expr_planners().get_or_insert_default();
             planners.push(Arc::new(QuantilesExprPlanner));
             self = self.with_analyzer_rule(Arc::new(CheckQuantiles));

@@ -23,6 +23,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::read::profile;
 use super::types::{ColumnProfile, Distinct, Fences, PERCENTAGES, TableProfile};
+use crate::functions::rewrite_calls;
 use crate::parsing::{expect_end, first_words, syntax};
 
 /// The statement `SUMMARIZE table` or `SUMMARIZE query`.
@@ -108,7 +109,9 @@ impl SummarizeStatement {
 /// A query as a statement of DataFusion's.
 fn as_statement(query: &Query) -> DataFusionStatement {
     let statement = Statement::Query(Box::new(query.clone()));
-    DataFusionStatement::Statement(Box::new(statement))
+    let mut statement = DataFusionStatement::Statement(Box::new(statement));
+    rewrite_calls(&mut statement);
+    statement
 }
 
 /// The columns of a table that is being made, by name.

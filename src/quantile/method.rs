@@ -44,6 +44,11 @@ pub enum Method {
     NormalUnbiased,
     /// Spark's own `percentile`, in its arithmetic. Not a name that users write.
     SparkPercentile,
+    /// ClickHouse's own `quantileExact`: the value of rank `floor(q n) + 1`, and of rank `n` for the quantile 1. Not a name that users write.
+    ClickHouse,
+    /// ClickHouse's own `quantileExactLow`: [`ClickHouse`](Method::ClickHouse), but for the quantile 0.5, which is [`Disc`](Method::Disc). Not a
+    /// name that users write.
+    ClickHouseLow,
 }
 
 impl Method {
@@ -77,7 +82,13 @@ impl Method {
     pub fn interpolates(self) -> bool {
         !matches!(
             self,
-            Method::Disc | Method::Lower | Method::Higher | Method::Nearest | Method::ClosestObservation
+            Method::Disc
+                | Method::Lower
+                | Method::Higher
+                | Method::Nearest
+                | Method::ClosestObservation
+                | Method::ClickHouse
+                | Method::ClickHouseLow
         )
     }
 
@@ -124,6 +135,8 @@ impl Display for Method {
             Method::Median => "median",
             Method::PercentileCont => "percentile_cont",
             Method::SparkPercentile => "percentile",
+            Method::ClickHouse => "clickhouse",
+            Method::ClickHouseLow => "clickhouse_low",
         })
     }
 }

@@ -8,7 +8,13 @@ use crate::wire::{Reader, put};
 
 /// Every method. Its number in a message is that of its variant.
 fn methods() -> impl Iterator<Item = Method> {
-    let others = [Method::Median, Method::PercentileCont, Method::SparkPercentile];
+    let others = [
+        Method::Median,
+        Method::PercentileCont,
+        Method::SparkPercentile,
+        Method::ClickHouse,
+        Method::ClickHouseLow,
+    ];
     Method::ALL.into_iter().chain(others)
 }
 
@@ -156,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_no_quantile_is_an_error() {
         for bytes in [
-            [16, 0, 0, 1].as_slice(),
+            [18, 0, 0, 1].as_slice(),
             &[0, 2, 0, 1],
             &[0, 0, 1, 2, 0, 1],
             &[0, 0, 1, 10, 2, 1],

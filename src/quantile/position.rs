@@ -72,8 +72,10 @@ impl Quantile {
         Some((whole as u64, fraction))
     }
 
+    const HALF: Self = Self { digits: 5, scale: 1 };
+
     /// The position of the answer by `method` among `n > 0` values; `None` if the method is none of Hyndman and Fan's that this
-    /// module has.
+    /// module has, and none of ClickHouse's.
     pub(super) fn pick_by(self, method: Method, n: u64) -> Option<Pick> {
         let between = |low: u64, weight: Fraction| Pick {
             low,
@@ -89,6 +91,10 @@ impl Quantile {
             });
         }
         match method {
+            Method::ClickHouseLow if self == Self::HALF => Some(Pick::at(self.rank(n))),
+            Method::ClickHouse | Method::ClickHouseLow => {
+                Some(Pick::at(self.times(n).0.saturating_add(1).min(n)))
+            }
             Method::AveragedInvertedCdf => {
                 let (floor, fraction) = self.times(n);
                 Some(match fraction.num {

@@ -52,9 +52,31 @@ fn ranks_are_exact() {
     assert_eq!(quantile(0.9999999999999999).rank(10), 10);
 }
 
+/// The examples of ClickHouse's documentation, and the indices of its source (`QuantileExact.h`), which count from 0.
+#[test]
+fn ranks_of_clickhouse() {
+    let index =
+        |q: f64, method: Method, n: u64| quantile_spec(&[q], method, false).pick(quantile(q), n).low - 1;
+    for (q, n, exact, low) in [
+        (0.5, 10, 5, 4),
+        (0.5, 9, 4, 4),
+        (0.5, 1, 0, 0),
+        (0.1, 10, 1, 1),
+        (0.25, 10, 2, 2),
+        (0.75, 10, 7, 7),
+        (0.999, 10, 9, 9),
+        (0.0, 10, 0, 0),
+        (1.0, 10, 9, 9),
+    ] {
+        assert_eq!(index(q, Method::ClickHouse, n), exact, "{q} of {n}");
+        assert_eq!(index(q, Method::ClickHouseLow, n), low, "{q} of {n}, low");
+    }
+}
+
 #[test]
 fn positions_stay_among_as_many_values_as_are_counted() {
-    let methods = Method::ALL.into_iter().chain([Method::SparkPercentile]);
+    let others = [Method::SparkPercentile, Method::ClickHouse, Method::ClickHouseLow];
+    let methods = Method::ALL.into_iter().chain(others);
     for method in methods {
         for n in [1, 2, 3, u64::MAX - 1, u64::MAX] {
             for q in [0.0, 1e-300, 0.07, 0.5, 0.999_999_999_999_999_9, 1.0] {

@@ -20,6 +20,7 @@ tests! {
     asynchronous many_ranks_and_built_in_functions,
     plain small_devices,
     asynchronous pinned_tables_are_snapshots,
+    asynchronous whole_tables_are_pinned_but_for_what_cannot_be,
     asynchronous queries_at_the_same_time,
 }
 
@@ -243,6 +244,34 @@ async fn pinned_tables_are_snapshots() {
     run(&ctx, "UNPIN TABLE other.s").await;
     assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
     assert!(physical_plan(&ctx, sql).await.starts_with("QuantilesExec"));
+}
+
+async fn whole_tables_are_pinned_but_for_what_cannot_be() {
+    let ctx = session(2);
+    make(
+        &ctx,
+        "s",
+        "value AS x, CAST(value AS VARCHAR) AS text, -value AS y",
+        "1, 1000",
+    )
+    .await;
+    let told = texts(&run(&ctx, "PIN TABLE s").await);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(told[0], "x | Int64 | true | NULL");
+    assert!(
+        told[1].starts_with("text | Utf8") && told[1].ends_with("have no key of fixed width"),
+        "{told:?}"
+    );
+    assert_eq!(told[2], "y | Int64 | true | NULL");
+    let shown = texts(&run(&ctx, "SHOW PINNED").await);
+    assert!(
+        shown[0].starts_with("datafusion.public.s | x, y | 1000"),
+        "{shown:?}"
+    );
+    let sql = "SELECT exact_quantiles(x, 0.5), exact_quantiles(y, 0.5) FROM s";
+    assert!(physical_plan(&ctx, sql).await.starts_with(PINNED));
+    assert_eq!(row(&ctx, sql).await, "500 | -501");
+    run(&ctx, "UNPIN TABLE s").await;
 }
 
 async fn queries_at_the_same_time() {

@@ -14,7 +14,7 @@ use sqllogictest::{
     default_validator,
 };
 
-use quantiles_testing::scripts::{Engine, output, register_tables, scripts, scripts_in, write_tables};
+use quantiles_testing::scripts::{Engine, register_tables, scripts, scripts_in, write_tables};
 use quantiles_testing::{ordinary, query, session, staged_session, texts};
 
 async fn engine(folder: &Path, partitions: usize, strategy: StrategyName) -> Result<Engine> {
@@ -130,23 +130,6 @@ async fn every_rule_makes_the_plan_of_its_page() {
     }
 }
 
-/// Runs statements about pinned tables as well.
-#[cfg(feature = "cuda")]
-struct Pinning(SessionContext);
-
-#[cfg(feature = "cuda")]
-#[async_trait]
-impl AsyncDB for Pinning {
-    type Error = DataFusionError;
-    type ColumnType = DefaultColumnType;
-
-    async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>> {
-        output(sql, datafusion_quantiles::statement::sql(&self.0, sql).await?).await
-    }
-
-    async fn shutdown(&mut self) {}
-}
-
 #[cfg(feature = "cuda")]
 #[tokio::test]
 async fn mistakes_about_pinned_tables_are_said_with_and_without_a_device() {
@@ -156,7 +139,7 @@ async fn mistakes_about_pinned_tables_are_said_with_and_without_a_device() {
         let mut runner = Runner::new(|| async {
             let ctx = session(2);
             register_tables(&ctx, folder.path()).await?;
-            Ok(Pinning(ctx))
+            Ok(Engine(ctx))
         });
         let done = runner.run_file_async(&script).await;
         done.unwrap_or_else(|error| panic!("{error}"));

@@ -153,7 +153,7 @@ impl Config {
             _ => drop(ctx.register_table("d", Arc::new(joined()?))?),
         }
         if self.pinned && ours {
-            pin(&ctx, table).await?;
+            pin(&ctx).await?;
         }
         Ok(ctx)
     }
@@ -199,27 +199,16 @@ async fn remote(url: &str) -> Result<SessionContext> {
     datafusion::common::plan_err!("no cluster {url}: the tests are built without the feature ballista")
 }
 
-/// Pins the columns of fixed width.
+/// Pins the columns that can be pinned.
 #[cfg(feature = "cuda")]
-async fn pin(ctx: &SessionContext, table: &Table) -> Result<()> {
-    let columns = table.columns.iter();
-    let fixed = columns.filter(|column| {
-        column
-            .data_type
-            .primitive_width()
-            .is_some_and(|bytes| bytes <= 16)
-    });
-    let names: Vec<_> = fixed.map(|column| column.name.as_str()).collect();
-    let sql = format!("PIN TABLE t ({})", names.join(", "));
-    datafusion_quantiles::statement::sql(ctx, &sql)
-        .await?
-        .collect()
-        .await?;
-    Ok(())
+async fn pin(ctx: &SessionContext) -> Result<()> {
+    datafusion_quantiles::pinned::pin_all_columns(ctx, "t")
+        .await
+        .map(drop)
 }
 
 #[cfg(not(feature = "cuda"))]
-async fn pin(_: &SessionContext, _: &Table) -> Result<()> {
+async fn pin(_: &SessionContext) -> Result<()> {
     datafusion::common::plan_err!("the tests are built without the feature cuda")
 }
 

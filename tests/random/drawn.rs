@@ -35,7 +35,9 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
     if matches!(shape, Shape::Window { .. }) && table.rows.len() > 300 {
         filter = Some(Pred::Compare(ID, "<", Some(300)));
     }
-    let prepared = scope.draw.chance(8).then(|| scope.draw.between(0, 5));
+    // SUMMARIZE is a statement, and cannot be prepared.
+    let can_be_prepared = !matches!(shape, Shape::Summary { .. });
+    let prepared = (scope.draw.chance(8) && can_be_prepared).then(|| scope.draw.between(0, 5));
     Statement {
         from,
         filter,
@@ -52,7 +54,8 @@ impl Scope<'_> {
             12..=13 => self.window(),
             14..=15 => self.first(),
             16..=18 => self.best(),
-            _ if self.draw.chance(50) => self.merged(),
+            _ if self.draw.chance(40) => self.merged(),
+            _ if self.draw.chance(60) => self.summary(),
             _ => Shape::Above { q: self.q() },
         }
     }
@@ -246,7 +249,20 @@ impl Scope<'_> {
             "normal_unbiased",
         ];
         let number = is_number(&x.data_type(self.table));
-        match self.draw.below(10) {
+        let clickhouse = [
+            "quantile_exact",
+            "quantile_exact_low",
+            "quantile_exact_high",
+            "quantile_exact_weighted",
+            "quantile_exact_inclusive",
+            "quantile_exact_exclusive",
+        ];
+        match self.draw.below(11) {
+            4 => Func::Quantile {
+                name: self.draw.pick(&clickhouse[..if between { 6 } else { 4 }]),
+                method: "",
+                within,
+            },
             3 if number => Func::Quantile {
                 name: "percentile",
                 method: "",
@@ -282,7 +298,11 @@ impl Scope<'_> {
 
     /// Gives rows weights, at times.
     fn weigh(&mut self, call: &mut Call) {
-        if self.draw.chance(35) {
+        let is_weighted = match &call.func {
+            Func::Quantile { name, .. } if name.starts_with("quantile_exact") => name.ends_with("weighted"),
+            _ => self.draw.chance(35),
+        };
+        if is_weighted {
             call.distinct = false;
             call.weight = Some(match self.draw.below(3) {
                 0 => Expr::Plus(H, self.draw.between(0, 3)),
@@ -514,13 +534,12 @@ impl Scope<'_> {
             loop {
                 let mut call = self.call(true);
                 let desc = self.draw.chance(30);
-                let spelled = match &mut call.func {
-                    Func::Quantile { within, .. } | Func::Builtin { within, .. } => within,
-                    Func::Rank { name, within, .. } if name.starts_with("exact") => within,
-                    Func::Top { .. } | Func::Plain(_) | Func::Iqr { .. } | Func::InOrder(_) => &mut None,
+                match &call.func {
+                    Func::Quantile { .. } | Func::Builtin { .. } | Func::Gk { .. } => {}
+                    Func::Rank { name, .. } if name.starts_with("exact") => {}
+                    Func::Top { .. } | Func::Plain(_) | Func::Iqr { .. } | Func::InOrder(_) => {}
                     _ => continue,
-                };
-                *spelled = None;
+                }
                 // DataFusion has no DISTINCT of its own functions over frames that move.
                 call.distinct &= !matches!(call.func, Func::Builtin { .. });
                 let order = self.draw.chance(75).then_some(Key {
@@ -632,6 +651,15 @@ impl Scope<'_> {
             keys,
             k: self.draw.pick(&[1, 1, 2, 3, 10]),
         }
+    }
+
+    fn summary(&mut self) -> Shape {
+        let mut columns = vec![ID, H, K, S];
+        columns.retain(|_| self.draw.chance(60));
+        if columns.is_empty() {
+            columns.push(K);
+        }
+        Shape::Summary { columns }
     }
 
     fn merged(&mut self) -> Shape {

@@ -22,6 +22,15 @@ pub(crate) fn exact(values: &[Value], q: &Q, method: &str, data_type: &DataType)
         return Expect::Is(Some(values[rank as usize - 1].clone()));
     }
     let at = |i: u64| &values[i as usize];
+    if let "clickhouse" | "clickhouse_low" = method {
+        let is_low = method == "clickhouse_low" && 2 * q.num == q.den;
+        let index = if is_low {
+            last / 2
+        } else {
+            (q.num * n / q.den).min(last)
+        };
+        return Expect::Is(Some(at(index).clone()));
+    }
     if let Some((low, high, weight)) = hyndman_fan::position(method, (q.num, q.den), n) {
         return match method {
             "closest_observation" => Expect::Is(Some(at(low - 1).clone())),

@@ -158,7 +158,7 @@ fn mean(values: &[Value], data_type: &DataType) -> Expect {
     }
 }
 
-fn equi_depth(values: &[Value], bins: usize) -> Expect {
+pub(crate) fn equi_depth(values: &[Value], bins: usize) -> Expect {
     let n = values.len();
     let same = |a: &Value, b: &Value| compare(a, b, Order::Functions).is_eq();
     let mut edges: Vec<&Value> = (1..=bins)
@@ -204,7 +204,7 @@ fn equi_width(values: &[Value], bins: usize, data_type: &DataType) -> Expect {
 }
 
 /// Distinct values with their numbers, the most frequent first.
-fn frequent(values: &[Value]) -> Vec<(Value, i128)> {
+pub(crate) fn frequent(values: &[Value]) -> Vec<(Value, i128)> {
     let mut runs: Vec<(Value, i128)> = Vec::new();
     for value in values {
         match runs.last_mut() {

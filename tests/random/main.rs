@@ -30,6 +30,7 @@ mod run;
 mod shrink;
 mod spelling;
 mod statement;
+mod summary;
 mod table;
 mod value;
 

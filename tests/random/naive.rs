@@ -10,6 +10,7 @@ use datafusion::arrow::datatypes::DataType;
 use crate::exact::{exact, spark};
 use crate::groups::{Group, grouped, one_zero, partitioned};
 use crate::statement::*;
+use crate::summary::summary;
 use crate::table::{F, H, ID, K, S, Table};
 use crate::value::{Cell, Order, Value, compare, compare_cells, text};
 
@@ -246,6 +247,7 @@ pub(crate) fn answer<'a>(statement: &Statement, table: &'a Table) -> Answer<'a> 
             let values = sorted(rows.iter().filter_map(|row| row[*x].clone()).collect());
             Answer::Keyed(0, vec![(String::new(), vec![ranked(values, q, *accuracy)])])
         }
+        Shape::Summary { columns } => Answer::Keyed(1, summary(&rows, columns)),
         Shape::Above { q } => {
             let values = sorted(rows.iter().filter_map(|row| row[K].clone()).collect());
             let least = exact(&values, q, "", &DataType::Int64);
@@ -405,6 +407,9 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
         .flat_map(|row| evaluate(&call.x, row).map(|value| std::iter::repeat_n(value, times(row))))
         .flatten()
         .collect();
+    if matches!(&call.func, Func::Quantile { name, .. } if name.starts_with("quantile_exact")) {
+        values.retain(|value| !matches!(value, Value::Float(v) if v.is_nan()));
+    }
     values.sort_by(|a, b| compare(a, b, Order::Functions));
     if call.distinct {
         values.dedup_by(|a, b| compare(a, b, Order::Functions).is_eq());
@@ -449,7 +454,10 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
     let one = |q: &Q| match &call.func {
         Func::Quantile { name, method, .. } => {
             let method = match *name {
-                "quantile_cont" => "linear",
+                "quantile_cont" | "quantile_exact_inclusive" => "linear",
+                "quantile_exact" | "quantile_exact_high" => "clickhouse",
+                "quantile_exact_low" => "clickhouse_low",
+                "quantile_exact_exclusive" => "weibull",
                 "percentile" => return spark(&values, q, &data_type),
                 _ => method,
             };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::SessionContext;
+use datafusion_quantiles::statement;
 use quantiles_testing::types;
 
 use crate::config::Config;
@@ -210,7 +211,7 @@ impl Bench<'_> {
 
 /// The batches of an answer, which have the types that the statement was planned with, before any planner of ours.
 async fn collect(ctx: &SessionContext, sql: &str) -> Result<Vec<datafusion::arrow::array::RecordBatch>> {
-    let frame = ctx.sql(sql).await?;
+    let frame = statement::sql(ctx, sql).await?;
     let planned = types(frame.schema().fields());
     let batches = frame.collect().await?;
     for batch in &batches {

@@ -317,6 +317,10 @@ fn shapes(shape: &Shape) -> Vec<Shape> {
             }
             all
         }
+        Shape::Summary { columns } => without_one(columns)
+            .into_iter()
+            .map(|columns| Shape::Summary { columns })
+            .collect(),
         Shape::Merged { .. } | Shape::Above { .. } => Vec::new(),
     }
 }
@@ -380,7 +384,8 @@ fn simpler(call: &Call) -> Vec<Call> {
             ..call.clone()
         });
     }
-    if call.weight.is_some() {
+    let needs_weight = matches!(&call.func, Func::Quantile { name, .. } if name.ends_with("weighted"));
+    if call.weight.is_some() && !needs_weight {
         all.push(Call {
             weight: None,
             ..call.clone()

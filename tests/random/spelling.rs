@@ -360,6 +360,7 @@ impl Statement {
                 "SELECT count(*) AS c0 FROM t WHERE k >= (SELECT exact_quantiles(k, {}) {from})",
                 q.text
             ),
+            Shape::Summary { columns } => format!("SUMMARIZE SELECT {} {from}", list(columns)),
         }
     }
 
@@ -403,7 +404,7 @@ impl Statement {
             Shape::Aggregate { calls, .. } => calls.iter().any(is_ours),
             Shape::Window { calls } => calls.iter().any(|(call, _)| is_ours(call)),
             Shape::First { .. } | Shape::Nearest { .. } | Shape::Best { .. } => false,
-            Shape::Merged { .. } | Shape::Above { .. } => true,
+            Shape::Merged { .. } | Shape::Above { .. } | Shape::Summary { .. } => true,
         }
     }
 

@@ -220,6 +220,10 @@ pub(crate) enum Shape {
     Above {
         q: Q,
     },
+    /// `SUMMARIZE` of these columns, of whole numbers or text.
+    Summary {
+        columns: Vec<usize>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use datafusion::common::ParamValues;
+#[cfg(feature = "cuda")]
+use datafusion_quantiles::pinned::{PinStatement, pin_all_columns};
 use futures::{SinkExt, StreamExt};
 use pgwire::api::portal::Format;
 use pgwire::api::results::{FieldInfo, QueryResponse, Tag as CommandTag};
@@ -357,8 +359,7 @@ impl Connection {
             }
             #[cfg(feature = "cuda")]
             Command::Pin(statement) => {
-                let pinned = statement.execute(&self.session.ctx).await;
-                pinned.map_err(|failure| of_statement(&failure, &prepared.text))?;
+                self.pin(statement, &prepared.text).await?;
                 word("PIN TABLE")
             }
             Command::Set(set) => {
@@ -383,6 +384,24 @@ impl Connection {
             }
             Command::Nothing(tag) => word(tag),
         }
+    }
+
+    /// Pins or unpins. A notice says which columns of a whole table are left out.
+    #[cfg(feature = "cuda")]
+    async fn pin(&mut self, statement: &PinStatement, text: &str) -> PgWireResult<()> {
+        let ctx = &self.session.ctx;
+        let PinStatement::Pin { table, columns: None } = statement else {
+            let pinned = statement.execute(ctx).await;
+            return pinned.map(drop).map_err(|failure| of_statement(&failure, text));
+        };
+        let columns = pin_all_columns(ctx, table.clone()).await;
+        let columns = columns.map_err(|failure| of_statement(&failure, text))?;
+        for column in columns.iter().filter(|column| column.left_out.is_some()) {
+            let told = ErrorInfo::new("NOTICE".into(), "00000".into(), format!("column {column}"));
+            self.feed(PgWireBackendMessage::NoticeResponse(told.into()))
+                .await?;
+        }
+        Ok(())
     }
 
     /// Begins or ends a transaction, and gives the tag of that.

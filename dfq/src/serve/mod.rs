@@ -70,9 +70,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     init: Vec<String>,
 
-    /// Columns to keep in the memory of a device, such as trips:fare,tip; can be given several times
+    /// Columns to keep in the memory of a device, such as trips:fare,tip, or all of a table that can be; can be given several times
     #[cfg(feature = "cuda")]
-    #[arg(long, value_name = "TABLE:COLUMNS")]
+    #[arg(long, value_name = "TABLE[:COLUMNS]")]
     pin: Vec<String>,
 
     /// Lets clients write: files, tables, and files of this machine by their names in statements
@@ -232,12 +232,16 @@ async fn bind(option: &str, address: std::net::SocketAddr) -> Result<TcpListener
     bound.map_err(|error| config_datafusion_err!("cannot listen on {address}, as {option} say: {error}"))
 }
 
-/// Pins columns given as `table:column,column`.
+/// Pins columns given as `table:column,column`, or all of a `table` that can be pinned.
 #[cfg(feature = "cuda")]
 async fn pin(base: &Base, text: &str) -> Result<()> {
-    let (table, columns) = text
-        .split_once(':')
-        .ok_or_else(|| config_datafusion_err!("--pin '{text}' is not of the form TABLE:COLUMN,COLUMN"))?;
+    let Some((table, columns)) = text.split_once(':') else {
+        let columns = datafusion_quantiles::pinned::pin_all_columns(&base.ctx, text).await?;
+        for column in columns.iter().filter(|column| column.left_out.is_some()) {
+            log::warn!("--pin {text}: column {column}");
+        }
+        return Ok(());
+    };
     let columns: Vec<_> = columns.split(',').map(str::trim).collect();
     datafusion_quantiles::pinned::pin_table(&base.ctx, table, &columns).await
 }

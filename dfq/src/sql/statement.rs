@@ -9,7 +9,7 @@ use datafusion::error::Result;
 use datafusion::sql::parser::{DFParserBuilder, Statement as DataFusionStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::ParserError;
-use datafusion_quantiles::statement::Statement as OwnStatement;
+use datafusion_quantiles::statement::{Statement as OwnStatement, rewrite_calls};
 
 use super::split::{Piece, tokenize};
 
@@ -39,7 +39,10 @@ impl Statement {
             .build()?
             .parse_statements()?;
         match (statements.pop_front(), statements.pop_front()) {
-            (Some(statement), None) => Ok(Self::DataFusion(Box::new(statement))),
+            (Some(mut statement), None) => {
+                rewrite_calls(&mut statement);
+                Ok(Self::DataFusion(Box::new(statement)))
+            }
             _ => plan_err!("expected one statement, found: {}", piece.text),
         }
     }

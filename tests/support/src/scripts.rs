@@ -14,6 +14,7 @@ use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionContext};
+use datafusion_quantiles::statement;
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType};
 
 use crate::sessions::root;
@@ -28,7 +29,7 @@ impl AsyncDB for Engine {
     type ColumnType = DefaultColumnType;
 
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>> {
-        output(sql, self.0.sql(sql).await?).await
+        output(sql, statement::sql(&self.0, sql).await?).await
     }
 
     async fn shutdown(&mut self) {}

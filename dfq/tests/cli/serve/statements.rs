@@ -17,6 +17,14 @@ async fn statements_of_this_crate_run() {
             "2500.25",
         ),
         (
+            "SELECT DISTINCT percentile_cont(0.25) WITHIN GROUP (ORDER BY f DESC) OVER (PARTITION BY g > 100) FROM t",
+            "3750.125",
+        ),
+        (
+            "SELECT quantileExact(0.9)(x), medianExactLow(x) FROM t",
+            "9001|5000",
+        ),
+        (
             "SELECT g, half FROM halves WHERE g < 2 ORDER BY g",
             "0|2502.5\n1|2498.0",
         ),
