@@ -1,4 +1,5 @@
-//! `dfq` in a terminal: a pseudo terminal of this process.
+//! `dfq` in a terminal: a pseudo terminal of this process. The tests of one program and those of clusters use it.
+#![allow(dead_code, reason = "each of the two uses a part of it")]
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -71,6 +72,18 @@ impl Terminal {
             shown,
             reader: Some(reader),
         }
+    }
+
+    /// Sends the signal of Ctrl-C: this terminal controls no process.
+    pub(crate) fn interrupt(&self) {
+        let id = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-INT", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     /// Types these keys.
