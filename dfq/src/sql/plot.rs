@@ -14,7 +14,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 
 use crate::profile::chart::bar;
-use crate::profile::figures::{printable, short};
+use crate::profile::figures::{float, printable, short};
 
 /// Most bars of one drawing.
 const MOST: usize = 1000;
@@ -123,13 +123,26 @@ fn bars(kind: Kind, answer: &RecordBatch, options: &FormatOptions<'_>) -> Result
         return labelled(&cast(&places, &DataType::UInt64)?, &items, options);
     }
     let bins = items.as_struct();
-    let low = formatter(bins.column(0), options)?;
+    let (low, high) = (edges(bins.column(0), options)?, edges(bins.column(1), options)?);
     let mut bars = labelled(bins.column(1), bins.column(2), options)?;
-    for (place, bar) in bars.iter_mut().enumerate() {
-        let low = low.value(place).try_to_string()?;
-        bar.label = format!("{} to {}", printable(&low), bar.label);
+    for (bar, (low, high)) in bars.iter_mut().zip(low.into_iter().zip(high)) {
+        bar.label = format!("{low} to {high}");
     }
     Ok(bars)
+}
+
+/// The edges of bins as text, floating-point numbers to six digits.
+fn edges(edges: &ArrayRef, options: &FormatOptions<'_>) -> Result<Vec<String>> {
+    if edges.data_type().is_floating() {
+        let edges = cast(edges, &DataType::Float64)?;
+        let edges = edges.as_primitive::<Float64Type>().iter();
+        return Ok(edges
+            .map(|edge| edge.map_or_else(|| "NULL".to_owned(), float))
+            .collect());
+    }
+    let texts = formatter(edges, options)?;
+    let texts = (0..edges.len()).map(|place| Ok(printable(&texts.value(place).try_to_string()?)));
+    Ok(texts.collect::<Result<_, ArrowError>>()?)
 }
 
 /// The items of the list in the only row; none of NULL and of no row.
@@ -253,7 +266,7 @@ mod tests {
             .unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert!(
-            lines.len() == 2 && lines[0].starts_with("0.0 to 50.0    51  █"),
+            lines.len() == 2 && lines[0].starts_with("0 to 50    51  █"),
             "{text}"
         );
         assert!(lines.iter().all(|line| line.chars().count() <= 40), "{text}");

@@ -125,6 +125,9 @@ async fn run_command(runner: &mut Runner, text: &str) -> bool {
                 if runner.timing { "on" } else { "off" }
             ));
         }
+        Ok(Command::Format(Some(format))) if format.is_binary() && runner.output.file.is_none() => {
+            say(format_args!("Error: a terminal cannot show the format {format:?}"));
+        }
         Ok(Command::Format(format)) => {
             runner.output.format = format.unwrap_or(runner.output.format);
             say(format_args!("Format is {:?}.", runner.output.format));
@@ -167,7 +170,7 @@ impl History {
             path: folder.map(|folder| folder.join("dfq").join("history")),
         };
         if let Some(path) = history.path.as_deref() {
-            let opened = make_private(path).and_then(|()| Ok(editor.load_history(path)?));
+            let opened = make_private(path).and_then(|()| editor.load_history(path));
             history.check(opened);
         }
         history

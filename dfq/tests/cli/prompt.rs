@@ -94,6 +94,8 @@ fn the_prompt_completes_and_remembers() {
     let at = terminal.wait_for("Elapsed", at);
     terminal.type_keys("\\timing off\r");
     let at = terminal.wait_for("Timing is off.", at);
+    terminal.type_keys("\\pset format parquet\r");
+    let at = terminal.wait_for("a terminal cannot show the format Parquet", at);
     terminal.type_keys("\\?\r");
     let at = terminal.wait_for("\\timing on|off", at);
     terminal.type_keys("SELECT nothing;\r");

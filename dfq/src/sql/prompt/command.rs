@@ -13,10 +13,10 @@ pub(super) const HELP: &str = "\
 \\h                  list functions
 \\h NAME             describe a function
 \\i FILE             run the statements of a file
-\\pset format NAME   format of answers: table, csv, tsv, json, nd-json, markdown, line, parquet or arrow
+\\pset format NAME   table, csv, tsv, json, nd-json, markdown or line
 \\timing on|off      whether the time is printed after each statement
-Statements end with a semicolon, and may have many lines. Tab completes names; Ctrl-R searches what was typed before; Ctrl-C
-cancels a running statement.";
+Statements end with a semicolon, and may have many lines. Tab completes names,
+Ctrl-R searches what was typed before, Ctrl-C cancels a running statement.";
 
 /// The commands by their names.
 pub(super) const COMMANDS: [&str; 7] = ["\\?", "\\d", "\\h", "\\i", "\\pset", "\\q", "\\timing"];

@@ -315,6 +315,8 @@ mod tests {
             // No table is named yet.
             ("SELECT ti|", "ti", vec!["timestamp", "tinyint", "tip"]),
             ("SELECT exact_q|", "exact_q", vec!["exact_quantiles("]),
+            ("SELECT topk|", "topk", vec!["topk_by("]),
+            ("SELECT histo|", "histo", vec!["histogram("]),
             ("SELECT EXACT_C|", "EXACT_C", vec!["exact_cdf("]),
             (
                 "SELECT * FROM |",

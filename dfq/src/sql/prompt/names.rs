@@ -13,6 +13,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Most tables whose columns are listed before a statement names any.
 const MOST_TABLES: usize = 50;
 
+/// Ends of the names of functions that stand for one way to call another, such as `exact_rank_desc`.
+const WAYS: [&str; 5] = ["_asc", "_desc", "_equi_width", "_nulls_first", "_nulls_last"];
+
 /// Keywords with which statements begin.
 pub(super) const STATEMENTS: &[&str] = &[
     "ANALYZE",
@@ -183,9 +186,8 @@ impl Names<'_> {
             .cloned()
             .collect();
         let is_way = |name: &str| {
-            let ends = ["_desc", "_nulls_first", "_nulls_last"];
-            let is_directed = ends.iter().any(|end| {
-                let start = name.strip_suffix(end);
+            let is_directed = WAYS.iter().any(|way| {
+                let start = name.strip_suffix(way);
                 start.is_some_and(|start| all.iter().any(|other| other == start))
             });
             let is_method = name.starts_with("exact_quantiles_") || name.starts_with("vector_");
