@@ -37,7 +37,8 @@
 //! - [`config`]: the options `quantiles.*`
 //! - `ballista` (feature `ballista`): what the scheduler, executors and clients of a cluster need
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session; [`session`]: limits of a program's sessions
-//! - [`statement`]: the statements that this crate adds to SQL; [`profile`]: what the columns of a table hold
+//! - [`statement`]: the statements that this crate adds to SQL; [`profile`]: what the columns of a table hold;
+//!   [`progress`]: how far a plan that runs is
 //!
 //! `select` and all modules below it are private. The feature `internals` makes them public for this project's tests and
 //! benchmarks, without any promise. Each module uses those below it only.
@@ -80,6 +81,7 @@ mod parsing;
 pub mod pinned;
 pub mod planner;
 pub mod profile;
+pub mod progress;
 #[cfg(not(feature = "internals"))]
 mod quantile;
 #[cfg(feature = "internals")]

@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use datafusion::error::DataFusionError;
+use indicatif::ProgressBar;
 
 /// Why a run is over.
 #[derive(Debug)]
@@ -104,7 +105,50 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> DataFusionError {
     DataFusionError::Internal(format!("panicked: {text}{place}"))
 }
 
-/// Prints a line on standard error. A closed standard error is no reason to stop.
+/// The line below all others on the terminal that standard error is, while there is one.
+static LAST_LINE: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Prints a line on standard error, above the last line of the terminal. A closed standard error is no reason to stop.
 pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let shown = LAST_LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let print = || {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    };
+    match shown.as_ref() {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}
+
+/// Whether the last line of the terminal can be written anew: standard error is a terminal that can go back in a line.
+pub(crate) fn has_last_line() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Makes `bar` the last line of the terminal.
+pub(crate) fn begin_last_line(bar: ProgressBar) {
+    *LAST_LINE.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+}
+
+/// Writes the last line of the terminal anew. Returns whether there is one.
+pub(crate) fn write_last_line(text: String) -> bool {
+    let shown = LAST_LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(bar) = shown.as_ref() {
+        bar.set_message(text);
+    }
+    shown.is_some()
+}
+
+/// Takes the last line away, and leaves nothing of it.
+pub(crate) fn end_last_line() {
+    if let Some(bar) = LAST_LINE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        bar.finish_and_clear();
+    }
+}
+
+/// Takes the last line away if what is written to standard output would stand on it.
+pub(crate) fn make_room() {
+    if std::io::stdout().is_terminal() {
+        end_last_line();
+    }
 }

@@ -1,7 +1,7 @@
 //! `dfq`: exact quantiles from the command line.
 //!
 //! `dfq sql` runs SQL with DataFusion and this crate's functions over local files and object stores,
-//! `dfq profile` shows what the columns of files hold, `dfq generate` writes data to try it on, and `dfq demo` shows the main job with times beside
+//! `dfq profile` shows what the columns of files hold, `dfq explain` draws what a query did, `dfq generate` writes data to try it on, and `dfq demo` shows the main job with times beside
 //! DataFusion's built-in function. Data goes to standard output alone; times, progress and errors go to
 //! standard error. Exit codes: 0 success, 1 a failed statement or job, 2 a wrong option, 130 interrupted.
 
@@ -11,6 +11,7 @@ mod args;
 mod cluster;
 mod console;
 mod demo;
+mod explain;
 mod generate;
 mod profile;
 #[cfg(feature = "serve")]
@@ -55,6 +56,8 @@ enum Command {
     Sql(sql::SqlArgs),
     /// Show what each column of a file holds: exact percentiles, distinct and frequent values, a histogram
     Profile(profile::ProfileArgs),
+    /// Run a query and draw its plan as a tree, with the rows and the time of each operator
+    Explain(explain::ExplainArgs),
     /// Write Parquet files to try things on
     Generate(generate::GenerateArgs),
     /// Show exact quantiles of TPC-H lineitem, timed beside DataFusion's built-in percentile_cont
@@ -86,6 +89,7 @@ impl Command {
             Command::Sql(args) => args.session.limits_memory(),
             Command::Demo(args) => args.session.limits_memory(),
             Command::Profile(args) => args.session.limits_memory(),
+            Command::Explain(args) => args.session.limits_memory(),
             Command::Generate(_) | Command::Completions { .. } => false,
             #[cfg(feature = "serve")]
             Command::Serve(args) => args.limits_memory(),
@@ -111,10 +115,15 @@ fn command() -> clap::Command {
 fn main() -> ExitCode {
     console::quiet_panics();
     let matches = command().get_matches();
-    let cli = match Cli::from_arg_matches(&matches) {
+    let mut cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if let Command::Sql(args) = &mut cli.command
+        && let Err(error) = args.complete()
+    {
+        return End::from(error).report();
+    }
     if cli.command.limits_memory() {
         allocator::hold_little();
     }
@@ -189,6 +198,7 @@ async fn run(cli: Cli, matches: &ArgMatches) -> End {
             None => End::error("the sql subcommand has no arguments".to_string()),
         },
         Command::Profile(args) => profile::run(args).await,
+        Command::Explain(args) => explain::run(args).await,
         Command::Generate(args) => generate::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Completions { shell } => completions(shell),

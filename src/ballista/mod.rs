@@ -47,4 +47,4 @@ pub use job::cancel;
 pub use serve::serve_scheduler;
 pub use session::{scheduler_session, session_config};
 pub use stores::StoreLimits;
-pub use watch::Watch;
+pub use watch::{TaskCounts, Watch};

@@ -1,8 +1,8 @@
 //! The watch over a statement on a cluster: whether it makes progress, by the scheduler's report of its tasks.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
@@ -49,6 +49,15 @@ const BROKEN: [&str; 7] = [
     "Connection refused",
 ];
 
+/// How many tasks of a statement there are, in all of its stages that have begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TaskCounts {
+    /// Tasks that have succeeded.
+    pub done: usize,
+    /// Tasks that run.
+    pub running: usize,
+}
+
 /// The watch over a statement on a cluster, by the scheduler's report of its executors and tasks.
 ///
 /// Ballista 55 may count rows twice or wait for ever once an executor is lost. So the loss of an executor is an error of the statement,
@@ -59,6 +68,8 @@ pub struct Watch {
     executors: BTreeSet<String>,
     /// Number of batches of the answer that have arrived.
     arrived: AtomicU64,
+    /// The tasks as the scheduler last reported them.
+    tasks: Mutex<Option<TaskCounts>>,
 }
 
 impl Watch {
@@ -71,7 +82,14 @@ impl Watch {
             scheduler,
             executors,
             arrived: AtomicU64::new(0),
+            tasks: Mutex::new(None),
         })
+    }
+
+    /// The tasks of the statement that [`Self::run`] watches, as the scheduler reported them at most a few seconds ago; `None` before its
+    /// first report.
+    pub fn tasks(&self) -> Option<TaskCounts> {
+        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks that all executors of the start are still there. A scheduler that does not answer is asked again for 25 seconds.
@@ -212,6 +230,10 @@ impl Watch {
             return Ok(Err(silent));
         }
         let now = self.scheduler.stages(job).await;
+        if let Ok(stages) = &now {
+            let (done, running) = (stages.done, stages.running);
+            *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = Some(TaskCounts { done, running });
+        }
         if now.as_ref().is_ok_and(|stages| stages.stages > MOST_STAGES) {
             return exec_err!(
                 "Ballista 55 plans stage after stage for this statement and would never end: SET \

@@ -102,3 +102,36 @@ pub(super) fn blocks(chart: &Chart) -> String {
         .filter_map(|part| HEIGHTS.get(height(*part)))
         .collect()
 }
+
+/// A bar of a part of so many characters, in eighths of a character. A part above 0 is always seen.
+pub(crate) fn bar(part: f64, characters: usize) -> String {
+    const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
+    if part.is_nan() || part <= 0.0 {
+        return String::new();
+    }
+    let eighths = ((part.min(1.0) * characters as f64 * 8.0).round() as usize).max(1);
+    let mut bar = "█".repeat(eighths / 8);
+    bar.extend((eighths % 8).checked_sub(1).and_then(|last| EIGHTHS.get(last)));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_have_the_length_of_their_part() {
+        for (part, expected) in [
+            (0.0, ""),
+            (-1.0, ""),
+            (f64::NAN, ""),
+            (1e-9, "▏"),
+            (0.25, "█"),
+            (0.3125, "█▎"),
+            (1.0, "████"),
+            (7.0, "████"),
+        ] {
+            assert_eq!(bar(part, 4), expected, "{part}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use datafusion::scalar::ScalarValue;
 use datafusion_quantiles::profile::{ColumnProfile, Distinct, text};
 
 /// A count with commas between thousands.
-pub(super) fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -19,7 +19,7 @@ pub(super) fn count(number: u64) -> String {
 }
 
 /// Six significant digits of a number.
-pub(super) fn float(number: f64) -> String {
+pub(crate) fn float(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
@@ -42,21 +42,26 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// A value; `NULL` for NULL. Line breaks and other control characters are written as in Rust.
-pub(super) fn value(value: &ScalarValue) -> Result<String> {
+pub(crate) fn value(value: &ScalarValue) -> Result<String> {
     let text = match value {
         ScalarValue::Float64(Some(number)) => number.to_string(),
         ScalarValue::Float32(Some(number)) => number.to_string(),
         other => text(other)?.unwrap_or_else(|| "NULL".to_owned()),
     };
+    Ok(printable(&text))
+}
+
+/// A text whose line breaks and other control characters are written as in Rust.
+pub(crate) fn printable(text: &str) -> String {
     let shown = text.chars().map(|character| match character {
         control if control.is_control() => control.escape_default().to_string(),
         other => other.to_string(),
     });
-    Ok(shown.collect())
+    shown.collect()
 }
 
 /// A value of at most so many characters.
-pub(super) fn short(text: &str, most: usize) -> String {
+pub(crate) fn short(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
         false => text.to_owned(),

@@ -1,7 +1,7 @@
 //! `dfq profile`: what the columns of files hold, exactly, for reading, as a page and as JSON.
 
-mod chart;
-mod figures;
+pub(crate) mod chart;
+pub(crate) mod figures;
 mod html;
 mod json;
 mod terminal;

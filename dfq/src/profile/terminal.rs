@@ -6,8 +6,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion_quantiles::profile::{ColumnProfile, PERCENTAGES};
 
 use super::Profile;
-use super::chart::{blocks, chart};
-use super::figures::{count, distinct, float, percent, short, unit_of_length, value};
+use super::chart::{bar, blocks, chart};
+use super::figures::{count, distinct, float, percent, printable, short, unit_of_length, value};
 
 /// Width of lines where the output is no terminal.
 const COLUMNS: usize = 100;
@@ -27,7 +27,7 @@ pub(super) fn text(profile: &Profile) -> Result<String> {
         .size_checked()
         .map_or(COLUMNS, |(_, columns)| columns.into());
     let width = width.clamp(40, MOST_COLUMNS);
-    let mut text = value_of_name(&profile.source) + "\n";
+    let mut text = printable(&profile.source) + "\n";
     for group in &profile.groups {
         let table = &group.profile;
         let rows = amount(table.rows, "row");
@@ -45,7 +45,7 @@ pub(super) fn text(profile: &Profile) -> Result<String> {
         for column in &table.columns {
             put(
                 &mut text,
-                format_args!("\n{}  {}\n", value_of_name(&column.name), column.data_type),
+                format_args!("\n{}  {}\n", printable(&column.name), column.data_type),
             )?;
             lines(&mut text, width, &counts(column, table.rows))?;
             describe(&mut text, width, column)?;
@@ -62,20 +62,6 @@ fn amount(number: u64, thing: &str) -> String {
 fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) -> Result<()> {
     text.write_fmt(arguments)
         .map_err(|error| DataFusionError::External(error.into()))
-}
-
-/// A name without control characters.
-fn value_of_name(name: &str) -> String {
-    name.chars()
-        .flat_map(|character| {
-            let escaped: Vec<char> = if character.is_control() {
-                character.escape_default().collect()
-            } else {
-                vec![character]
-            };
-            escaped
-        })
-        .collect()
 }
 
 /// Items in lines of this width, indented by two spaces and parted by two.
@@ -199,7 +185,7 @@ fn frequent(text: &mut String, width: usize, column: &ColumnProfile) -> Result<(
         .unwrap_or(0);
     for (value, number) in &top {
         let part = *number as f64 / column.values.max(1) as f64;
-        let bar = "█".repeat((part * BAR as f64).round() as usize);
+        let bar = bar(part, BAR);
         let percent = percent(*number, column.values);
         let pad = " ".repeat(names - value.chars().count());
         let line = format!("  {value}{pad}  {:>numbers$}  {percent:>7} {bar}", count(*number));

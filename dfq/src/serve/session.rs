@@ -11,7 +11,7 @@ use std::time::Duration;
 use datafusion::arrow::array::timezone::Tz;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::CatalogProviderList;
-use datafusion::common::{ScalarValue, TableReference, plan_datafusion_err, plan_err};
+use datafusion::common::{ScalarValue, plan_err};
 use datafusion::config::Dialect;
 use datafusion::error::Result;
 use datafusion::execution::SessionStateBuilder;
@@ -26,7 +26,7 @@ use super::failure::{code, error, of_statement};
 use super::policy::Writes;
 use super::settings::{self, Assigned, Change, Settings};
 use super::statement::Catalog;
-use crate::sql::{SessionArgs, enable_files};
+use crate::sql::{SessionArgs, add_table, enable_files};
 
 /// What all connections share.
 pub(super) struct Base {
@@ -61,18 +61,7 @@ impl Base {
     /// # Errors
     /// A file that is no table, and a name without characters.
     pub(super) async fn add_table(&self, text: &str) -> Result<()> {
-        let (name, path) = match text.split_once('=') {
-            Some((name, path)) => (name, path),
-            None => (stem(text), text),
-        };
-        if name.is_empty() || path.is_empty() {
-            return Err(plan_datafusion_err!(
-                "'{text}' has no name for a table: give it as NAME=FILE"
-            ));
-        }
-        let table = self.ctx.table_provider(TableReference::bare(path)).await?;
-        self.ctx.register_table(TableReference::bare(name), table)?;
-        Ok(())
+        add_table(&self.ctx, text).await
     }
 
     /// A session for a connection, with the options that the base has.
@@ -95,12 +84,6 @@ impl Base {
     pub(super) fn reserved(&self) -> usize {
         self.ctx.runtime_env().memory_pool.reserved()
     }
-}
-
-/// The name of a file without its folder and its ending.
-fn stem(path: &str) -> &str {
-    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    name.split('.').next().unwrap_or_default()
 }
 
 /// What a connection has alone.
@@ -198,19 +181,6 @@ fn check_time_zone(name: &str) -> Result<(), PgWireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tables_are_named_by_their_files() {
-        for (path, name) in [
-            ("trips.parquet", "trips"),
-            ("data/trips.csv.gz", "trips"),
-            ("s3://bucket/trips/", "trips"),
-            ("/data/*.parquet", "*"),
-            ("", ""),
-        ] {
-            assert_eq!(stem(path), name, "{path}");
-        }
-    }
 
     #[tokio::test]
     async fn connections_share_tables_and_memory_and_no_options() {

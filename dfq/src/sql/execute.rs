@@ -17,6 +17,7 @@ use datafusion::sql::parser::Statement as DataFusionStatement;
 use futures::FutureExt;
 
 use super::output::{Format, Output};
+use super::progress::Progress;
 use super::remote::Remote;
 use super::split::Piece;
 use super::statement::Statement;
@@ -36,7 +37,10 @@ pub(crate) enum Failure {
 pub(crate) struct Runner {
     pub(crate) ctx: SessionContext,
     pub(crate) output: Output,
-    pub(crate) quiet: bool,
+    /// Whether the time is printed after each statement.
+    pub(crate) timing: bool,
+    /// Shows how far a statement is.
+    pub(crate) progress: Progress,
     /// How long a statement may take.
     pub(crate) timeout: Option<Duration>,
     /// Address of the cluster that runs the statements.
@@ -49,11 +53,13 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    pub(crate) fn new(ctx: SessionContext, output: Output, quiet: bool) -> Self {
+    /// A runner that prints answers and nothing else.
+    pub(crate) fn new(ctx: SessionContext, output: Output) -> Self {
         Self {
             ctx,
             output,
-            quiet,
+            timing: false,
+            progress: Progress::default(),
             timeout: None,
             remote: None,
             running: None,
@@ -73,7 +79,10 @@ impl Runner {
     /// What is wrong with the statement or its data, or that nobody reads the output any more.
     pub(crate) async fn run(&mut self, piece: &Piece) -> Result<(), Failure> {
         let started = Instant::now();
-        let cut = match self.try_run_in_time(piece).await {
+        let bar = self.progress.start();
+        let result = self.try_run_in_time(piece).await;
+        drop(bar);
+        let cut = match result {
             Ok(cut) => cut,
             Err(_) if self.output.closed => return Err(Failure::Closed),
             Err(error) => return Err(Failure::Error(message_of(&error, &piece.text))),
@@ -84,7 +93,7 @@ impl Runner {
                 self.output.max_rows
             ));
         }
-        if !self.quiet {
+        if self.timing {
             say(format_args!(
                 "Elapsed {:.3} seconds.",
                 started.elapsed().as_secs_f64()
@@ -183,6 +192,7 @@ impl Runner {
         let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());
         self.running = Some(Arc::clone(&physical));
         let watch = Remote::watch(self.remote.as_deref(), &physical, &self.ctx).await;
+        self.progress.show(watch.shown(&physical));
         let stream = watch.checked(execute_stream(physical, Arc::clone(&task))?);
         let max_rows = self.output.max_rows;
         if whole {
@@ -254,7 +264,7 @@ mod tests {
         let ctx = SessionContext::new();
         datafusion_quantiles::register_all(&ctx).unwrap();
         let output = Output::new(Format::Csv);
-        let mut runner = Runner::new(ctx, output, true);
+        let mut runner = Runner::new(ctx, output);
         for (text, is_right) in [
             ("CREATE TABLE t AS SELECT value AS v FROM range(0, 5)", true),
             (

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use datafusion::catalog::{DynamicFileCatalog, TableProvider, UrlTableFactory};
-use datafusion::common::{internal_datafusion_err, plan_err};
+use datafusion::common::{TableReference, internal_datafusion_err, plan_err};
 use datafusion::datasource::dynamic_file::DynamicListTableFactory;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
@@ -30,6 +30,29 @@ pub(crate) fn enable(ctx: &SessionContext) {
     factory.inner.session_store().with_state(ctx.state_weak_ref());
     let catalogs = Arc::clone(ctx.state().catalog_list());
     ctx.register_catalog_list(Arc::new(DynamicFileCatalog::new(catalogs, factory)));
+}
+
+/// Names a file, a folder, a glob or a URL as a table: `trips.parquet` as `trips`, `rides=trips.parquet` as `rides`.
+///
+/// # Errors
+/// A file that is no table, and a name without characters.
+pub(crate) async fn add_table(ctx: &SessionContext, text: &str) -> Result<()> {
+    let (name, path) = match text.split_once('=') {
+        Some((name, path)) => (name, path),
+        None => (stem(text), text),
+    };
+    if name.is_empty() || path.is_empty() {
+        return plan_err!("'{text}' has no name for a table: give it as NAME=FILE");
+    }
+    let table = ctx.table_provider(TableReference::bare(path)).await?;
+    ctx.register_table(TableReference::bare(name), table)?;
+    Ok(())
+}
+
+/// The name of a file without its folder and its ending.
+fn stem(path: &str) -> &str {
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    name.split('.').next().unwrap_or_default()
 }
 
 /// DataFusion's tables from paths, with errors that say what is wrong with the path.
@@ -100,5 +123,23 @@ fn explain(name: &str) -> Result<()> {
             Err(error) => plan_err!("file '{name}' not found: {error}"),
         },
         (false, false) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_named_by_their_files() {
+        for (path, name) in [
+            ("trips.parquet", "trips"),
+            ("data/trips.csv.gz", "trips"),
+            ("s3://bucket/trips/", "trips"),
+            ("/data/*.parquet", "*"),
+            ("", ""),
+        ] {
+            assert_eq!(stem(path), name, "{path}");
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! `dfq sql`: runs statements from the command line, files, standard input, or a prompt.
 
+mod config;
 mod execute;
 mod files;
 mod output;
+mod plot;
+mod progress;
 mod prompt;
 mod remote;
 mod script;
@@ -19,12 +22,14 @@ use clap::ArgMatches;
 use datafusion::error::Result;
 use datafusion::prelude::SessionContext;
 
+use self::config::{Config, ConfigArgs};
 pub(crate) use self::execute::Runner;
-#[cfg(feature = "serve")]
 pub(crate) use self::execute::check_endless;
+pub(crate) use self::files::add_table;
 #[cfg(feature = "serve")]
 pub(crate) use self::files::enable as enable_files;
 pub(crate) use self::output::{Format, Output, OutputFile};
+pub(crate) use self::progress::Progress;
 pub(crate) use self::session::SessionArgs;
 #[cfg(feature = "serve")]
 pub(crate) use self::split::{Piece, split, tokenize};
@@ -56,9 +61,13 @@ pub(crate) struct SqlArgs {
     #[arg(short, long, value_name = "FILE")]
     file: Vec<String>,
 
-    /// Format of the answers
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    /// Format of the answers [default: table]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+
+    /// Draw each answer with bars: a list of numbers, a histogram, or rows of a label and a number
+    #[arg(long, conflicts_with_all = ["format", "maxrows"])]
+    plot: bool,
 
     /// File for the answers, in place of standard output
     #[arg(short, long, value_name = "FILE")]
@@ -68,7 +77,7 @@ pub(crate) struct SqlArgs {
     #[arg(long, value_name = "N", value_parser = parse_rows_shown)]
     maxrows: Option<usize>,
 
-    /// Do not print the time after each statement
+    /// Print neither the time after each statement nor, on a terminal, how far a long one is
     #[arg(short, long)]
     quiet: bool,
 
@@ -86,10 +95,37 @@ pub(crate) struct SqlArgs {
     credentials: crate::cluster::CredentialArgs,
 
     #[command(flatten)]
+    config_args: ConfigArgs,
+
+    #[command(flatten)]
     pub(crate) session: SessionArgs,
+
+    /// What the configuration file says.
+    #[arg(skip)]
+    config: Config,
 }
 
 impl SqlArgs {
+    /// Takes from the configuration file what the command line does not tell.
+    ///
+    /// # Errors
+    /// A file that is named and cannot be read; one with mistakes.
+    pub(crate) fn complete(&mut self) -> Result<()> {
+        self.config = self.config_args.read()?;
+        self.format = self.format.or(self.config.format);
+        if matches!(self.format, None | Some(Format::Table)) {
+            self.maxrows = self.maxrows.or(self.config.maxrows);
+        }
+        self.timeout = self.timeout.or(self.config.timeout);
+        self.session.complete(&self.config);
+        Ok(())
+    }
+
+    /// Whether something is told that is no answer, by what the configuration file says of it.
+    fn tells(&self, is_told: Option<bool>) -> bool {
+        !self.quiet && is_told.unwrap_or(true)
+    }
+
     async fn connect(&self) -> Result<SessionContext> {
         #[cfg(feature = "ballista")]
         if let Some(url) = &self.cluster {
@@ -113,7 +149,7 @@ impl SqlArgs {
 #[cfg(feature = "serve")]
 pub(crate) async fn run_setup(ctx: &SessionContext, path: &str) -> End {
     let output = Output::new(Format::Csv);
-    script::run_file(&mut Runner::new(ctx.clone(), output, true), path).await
+    script::run_file(&mut Runner::new(ctx.clone(), output), path).await
 }
 
 /// Makes the stores that a plan names.
@@ -137,7 +173,8 @@ enum Source {
 
 /// Runs `dfq sql`. `matches` tells in which order -c and -f were given.
 pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
-    if args.format != Format::Table && args.maxrows.is_some_and(|rows| rows < usize::MAX) {
+    let format = args.format.unwrap_or(Format::Table);
+    if format != Format::Table && args.maxrows.is_some_and(|rows| rows < usize::MAX) {
         crate::usage_error(
             "sql",
             "--maxrows shortens tables only; with another --format put a LIMIT into the query",
@@ -154,8 +191,11 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         Ok(ctx) => ctx,
         Err(error) => return error.into(),
     };
+    if let Err(error) = args.config.set(&ctx).await {
+        return error.into();
+    }
     let on_terminal = args.output.is_none() && std::io::stdout().is_terminal();
-    if args.format.is_binary() && on_terminal {
+    if format.is_binary() && on_terminal {
         crate::usage_error(
             "sql",
             "a terminal cannot show --format parquet or arrow: name a file by --output, or a pipe",
@@ -176,10 +216,13 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
             .and_then(|terminal| terminal.size_checked())
             .map(|(_, columns)| columns.into()),
         max_rows,
-        ..Output::new(args.format)
+        plots: args.plot,
+        ..Output::new(format)
     };
-    let mut runner = Runner::new(ctx, output, args.quiet);
+    let mut runner = Runner::new(ctx, output);
     (runner.timeout, runner.remote) = (args.timeout, args.remote());
+    runner.timing = args.tells(args.config.timing);
+    runner.progress.is_on = args.tells(args.config.progress);
     let sources = in_order(args.command, args.file, matches);
     let end = if sources.is_empty() && std::io::stdin().is_terminal() {
         prompt::run(&mut runner).await

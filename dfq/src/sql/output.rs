@@ -30,6 +30,12 @@ use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
 
+use super::plot;
+use crate::console::make_room;
+
+/// Columns of a drawing where the output is no terminal.
+const WIDTH: usize = 100;
+
 /// A format of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -126,6 +132,8 @@ pub(crate) struct Output {
     pub(crate) file: Option<OutputFile>,
     /// Columns of the terminal; `None` where the output is none.
     pub(crate) width: Option<usize>,
+    /// Whether answers are drawn with bars, in place of their format.
+    pub(crate) plots: bool,
     /// Answers with columns that were written.
     pub(crate) answers: usize,
     /// Most rows of a table, `usize::MAX` for all; other formats always give all.
@@ -147,6 +155,7 @@ impl Output {
             format,
             file: None,
             width: None,
+            plots: false,
             answers: 0,
             max_rows: usize::MAX,
             closed: false,
@@ -169,6 +178,12 @@ impl Output {
         if schema.fields().is_empty() {
             // DDL and SET: nothing to show, but the stream does the work.
             while stream.next().await.transpose()?.is_some() {}
+            return Ok(false);
+        }
+        if self.plots {
+            let width = self.width.unwrap_or(WIDTH);
+            let text = plot::draw(stream, config, width).await?;
+            self.write(text.as_bytes())?;
             return Ok(false);
         }
         if self.format.is_binary() && self.answers > 0 {
@@ -240,6 +255,7 @@ impl Output {
         if let Some(file) = &mut self.file {
             return file.write(bytes);
         }
+        make_room();
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(bytes)

@@ -1,15 +1,17 @@
 //! The interactive prompt: line editing by `rustyline`, statements and commands from here.
 
 mod command;
+mod context;
 mod helper;
+mod names;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use datafusion::config::Dialect as DialectName;
 use datafusion::sql::sqlparser::dialect::{GenericDialect, dialect_from_str};
-use rustyline::Editor;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
+use rustyline::{CompletionType, Config, Editor};
 
 use self::command::Command;
 use self::helper::PromptHelper;
@@ -18,35 +20,37 @@ use super::script;
 use super::split::{Piece, Split, split};
 use crate::console::{End, say};
 
+/// The editor of lines.
+type Lines = Editor<PromptHelper, DefaultHistory>;
+
+/// Most statements that are kept for the next runs.
+const HISTORY: usize = 10_000;
+
 /// Reads and runs statements until the user quits. A failed statement does not end the prompt.
 pub(crate) async fn run(runner: &mut Runner) -> End {
-    let mut editor = match Editor::<PromptHelper, DefaultHistory>::new() {
+    let mut editor = match editor() {
         Ok(editor) => editor,
         Err(error) => return End::error(format!("cannot edit lines on this terminal: {error}")),
     };
-    editor.set_helper(Some(PromptHelper::new(dialect_name(runner))));
-    let history = history_file();
-    if let Some(path) = &history {
-        // The first run has no history yet.
-        let _ = editor.load_history(path);
-    }
+    editor.set_helper(Some(PromptHelper::new(runner.ctx.clone(), dialect_name(runner))));
+    let history = History::open(&mut editor);
     say(format_args!(
         "dfq {} (\\? for help, \\q to quit)",
         env!("CARGO_PKG_VERSION")
     ));
-    let end = read_lines(runner, &mut editor).await;
-    if let Some(path) = &history
-        && let Err(error) = save(&mut editor, path)
-    {
-        say(format_args!(
-            "Warning: cannot keep the history in {}: {error}",
-            path.display()
-        ));
-    }
-    end
+    read_lines(runner, &mut editor, history).await
 }
 
-async fn read_lines(runner: &mut Runner, editor: &mut Editor<PromptHelper, DefaultHistory>) -> End {
+fn editor() -> rustyline::Result<Lines> {
+    let config = Config::builder()
+        .completion_type(CompletionType::List)
+        .max_history_size(HISTORY)?
+        .history_ignore_dups(true)?
+        .build();
+    Editor::with_config(config)
+}
+
+async fn read_lines(runner: &mut Runner, editor: &mut Lines, mut history: History) -> End {
     loop {
         if let Some(helper) = editor.helper_mut() {
             helper.dialect = dialect_name(runner);
@@ -54,7 +58,7 @@ async fn read_lines(runner: &mut Runner, editor: &mut Editor<PromptHelper, Defau
         match editor.readline("> ") {
             Ok(line) if line.trim().is_empty() => {}
             Ok(line) => {
-                let _ = editor.add_history_entry(line.trim_end());
+                history.add(editor, line.trim_end());
                 let go_on = match line.trim().strip_prefix('\\') {
                     Some(command) => run_command(runner, command).await,
                     None => run_input(runner, &line).await,
@@ -114,12 +118,15 @@ async fn run_command(runner: &mut Runner, text: &str) -> bool {
         Ok(Command::Help) => say(command::HELP),
         Ok(Command::Query(sql)) => return run_input(runner, &sql).await,
         Ok(Command::Include(path)) => return include(runner, &path).await,
-        Ok(Command::Quiet(quiet)) => {
-            runner.quiet = quiet.unwrap_or(runner.quiet);
+        Ok(Command::Timing(timing)) => {
+            runner.timing = timing.unwrap_or(runner.timing);
             say(format_args!(
-                "Quiet is {}.",
-                if runner.quiet { "on" } else { "off" }
+                "Timing is {}.",
+                if runner.timing { "on" } else { "off" }
             ));
+        }
+        Ok(Command::Format(Some(format))) if format.is_binary() && runner.output.file.is_none() => {
+            say(format_args!("Error: a terminal cannot show the format {format:?}"));
         }
         Ok(Command::Format(format)) => {
             runner.output.format = format.unwrap_or(runner.output.format);
@@ -149,16 +156,59 @@ fn split_in(name: DialectName, text: &str) -> Split {
     split(text, 1, dialect.as_ref())
 }
 
-/// In the user's folder for state or data, never the current one.
-fn history_file() -> Option<PathBuf> {
-    dirs::state_dir()
-        .or_else(dirs::data_local_dir)
-        .map(|folder| folder.join("dfq").join("history"))
+/// The file of what was typed, in the user's folder for state or data, which only the user can read.
+struct History {
+    /// `None`: nothing is kept.
+    path: Option<PathBuf>,
 }
 
-fn save(editor: &mut Editor<PromptHelper, DefaultHistory>, path: &PathBuf) -> rustyline::Result<()> {
+impl History {
+    /// Reads the file, which the first run makes. The editor has no history where there is no folder for it.
+    fn open(editor: &mut Lines) -> Self {
+        let folder = dirs::state_dir().or_else(dirs::data_local_dir);
+        let mut history = Self {
+            path: folder.map(|folder| folder.join("dfq").join("history")),
+        };
+        if let Some(path) = history.path.as_deref() {
+            let opened = make_private(path).and_then(|()| editor.load_history(path));
+            history.check(opened);
+        }
+        history
+    }
+
+    /// Adds what was typed, at once: other prompts may be open, and this one may end by a signal.
+    fn add(&mut self, editor: &mut Lines, text: &str) {
+        // Without an entry there is nothing to write.
+        if let (Ok(true), Some(path)) = (editor.add_history_entry(text), self.path.as_deref()) {
+            let added = editor.append_history(path);
+            self.check(added);
+        }
+    }
+
+    /// Tells of a file that cannot be used, once.
+    fn check(&mut self, result: rustyline::Result<()>) {
+        if let (Err(error), Some(path)) = (result, &self.path) {
+            say(format_args!(
+                "Warning: cannot keep the history in {}: {error}",
+                path.display()
+            ));
+            self.path = None;
+        }
+    }
+}
+
+/// Makes a file if it is missing, with its folder. Nobody else can read it.
+fn make_private(path: &Path) -> rustyline::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    editor.save_history(path)
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    drop(file);
+    Ok(())
 }

@@ -7,6 +7,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 
+use super::progress::Shown;
 #[cfg(feature = "ballista")]
 use crate::console::say;
 
@@ -55,6 +56,15 @@ impl Remote {
             return watch.run(plan, STANDSTILL, say).await;
         }
         std::future::pending().await
+    }
+
+    /// What is shown of the statement while it runs.
+    pub(super) fn shown(&self, plan: &Arc<dyn ExecutionPlan>) -> Shown {
+        #[cfg(feature = "ballista")]
+        if let Some((watch, _)) = &self.watched {
+            return Shown::Cluster(Arc::clone(watch));
+        }
+        Shown::Plan(Arc::clone(plan))
     }
 
     /// The same rows: the first of them once it is known that no executor was lost on the way.

@@ -8,6 +8,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::session::SessionLimits;
 
+use super::config::Config;
 use super::files;
 use crate::args::{parse_bytes, parse_count};
 
@@ -31,6 +32,15 @@ impl SessionArgs {
     /// Whether queries are to hold so much memory at most.
     pub(crate) fn limits_memory(&self) -> bool {
         self.memory_limit.is_some()
+    }
+
+    /// Takes from a configuration file what the command line does not tell.
+    pub(super) fn complete(&mut self, config: &Config) {
+        self.memory_limit = self.memory_limit.or(config.memory_limit);
+        self.partitions = self.partitions.or(config.partitions);
+        if self.spill_dir.is_none() {
+            self.spill_dir = config.spill_dir.clone();
+        }
     }
 
     /// A session with these options.

@@ -1,8 +1,10 @@
 //! Cuts a script into statements with SQL's own tokenizer, so that semicolons in strings, quoted names
 //! and comments do not cut, whatever the dialect's quoting rules.
 
+use std::ops::Range;
+
 use datafusion::sql::sqlparser::dialect::Dialect;
-use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, Whitespace};
 
 /// The text of one statement, without its semicolon, and where it starts in the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +66,41 @@ pub(crate) fn split(text: &str, line: u64, dialect: &dyn Dialect) -> Split {
     let broken = failure.as_ref().is_some_and(|error| !is_open(&error.message));
     let rest = (!blank || failure.is_some()).then(|| start.piece(&text[start.offset..], line));
     Split { pieces, rest, broken }
+}
+
+/// The tokens of a text, and where they stand.
+pub(crate) struct Scan {
+    /// The tokens but those of blanks and comments, with their bytes in the text.
+    pub(crate) tokens: Vec<(Token, Range<usize>)>,
+    /// Where a string, a quoted name or a comment begins that does not end in the text.
+    pub(crate) open: Option<usize>,
+}
+
+/// The tokens of a text that need not be complete; those before the first that SQL does not have.
+pub(crate) fn scan(text: &str, dialect: &dyn Dialect) -> Scan {
+    let mut found = Vec::new();
+    let failure = Tokenizer::new(dialect, text)
+        .with_unescape(false)
+        .tokenize_with_location_into_buf(&mut found)
+        .err();
+    let mut cursor = Cursor::new(text);
+    let mut tokens = Vec::with_capacity(found.len());
+    let mut end = 0;
+    let mut is_line_comment = false;
+    for TokenWithSpan { token, span } in found {
+        let start = cursor.advance(span.start).offset;
+        end = cursor.advance(span.end).offset;
+        is_line_comment = matches!(&token, Token::Whitespace(Whitespace::SingleLineComment { comment, .. }) if !comment.ends_with('\n'));
+        if is_line_comment {
+            end = start;
+        }
+        if !matches!(token, Token::Whitespace(_)) {
+            tokens.push((token, start..end));
+        }
+    }
+    let is_open = failure.is_some_and(|error| is_open(&error.message)) || is_line_comment;
+    let open = is_open.then_some(end);
+    Scan { tokens, open }
 }
 
 /// Whether a tokenizer's message is about text that ended too early.
@@ -204,6 +241,22 @@ mod tests {
         assert_eq!((rest.as_deref(), broken), (Some("SELECT 'abc;\n def"), false));
         assert!(!texts("SELECT 1 /* x").2);
         assert!(!texts("SELECT \"x").2);
+    }
+
+    #[test]
+    fn a_scan_tells_where_an_open_text_begins() {
+        fn open(text: &str) -> Option<&str> {
+            scan(text, &GenericDialect {}).open.map(|at| &text[at..])
+        }
+        assert_eq!(open("SELECT é FROM 'da"), Some("'da"));
+        assert_eq!(open("SELECT 'a' || \"b"), Some("\"b"));
+        assert_eq!(open("SELECT /* x"), Some("/* x"));
+        assert_eq!(open("SELECT 1 -- it's"), Some("-- it's"));
+        assert_eq!(open("SELECT 1 -- it's\n"), None);
+        let text = "SELECT é.b";
+        let scan = scan(text, &GenericDialect {});
+        let texts: Vec<_> = scan.tokens.iter().map(|(_, at)| &text[at.clone()]).collect();
+        assert_eq!(texts, ["SELECT", "é", ".", "b"]);
     }
 
     #[test]

@@ -222,7 +222,7 @@ fn options(text: &str) -> BTreeSet<String> {
 
 /// The options that `dfq` lists itself.
 fn existing() -> BTreeSet<String> {
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 10] = [
         &[],
         &["sql"],
         &["generate"],
@@ -230,6 +230,7 @@ fn existing() -> BTreeSet<String> {
         &["generate", "synthetic"],
         &["demo"],
         &["profile"],
+        &["explain"],
         &["cluster"],
         &["serve"],
     ];

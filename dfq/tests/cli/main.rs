@@ -7,6 +7,8 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod memory_table;
 mod profile;
+#[cfg(unix)]
+mod prompt;
 #[cfg(feature = "serve")]
 mod serve;
 mod statements;

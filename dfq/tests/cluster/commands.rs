@@ -21,6 +21,31 @@ fn sql_runs_on_a_cluster() {
     assert_eq!(local.lines().count(), 2, "{local}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_terminal_shows_the_tasks_of_a_cluster() {
+    use crate::support::terminal::{Piped, Terminal};
+
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(100_000, 3), 3);
+    let files = format!("'{}/*.parquet'", table.display());
+    // Does not end in the time of a test.
+    let sql = format!("SELECT count(*) FROM {files} a, {files} b WHERE a.x + b.x > 7");
+    let args = ["sql", "--cluster", &SHARED.url, "--format", "csv", "-c", &sql];
+    let terminal = Terminal::start(
+        Command::new(env!("CARGO_BIN_EXE_dfq")).args(args),
+        80,
+        Piped::Output,
+    );
+    terminal.wait_for(" tasks done, ", 0);
+    terminal.interrupt();
+    let (code, printed, text) = terminal.end();
+    assert_eq!((code, printed.as_str()), (Some(130), ""), "{text}");
+    // The line is gone.
+    let last = text.trim_end().rsplit(['\r', '\n']).next();
+    assert_eq!(last, Some("Interrupted"), "{text:?}");
+}
+
 #[test]
 fn executors_and_clusters_take_a_limit_of_device_memory() {
     for command in ["executor", "cluster"] {

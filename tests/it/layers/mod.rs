@@ -12,6 +12,7 @@ const LAYERS: &[&str] = &[
     "failpoint",
     "parsing",
     "session",
+    "progress",
     "threads",
     "config",
     "key",

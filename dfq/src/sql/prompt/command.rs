@@ -13,9 +13,13 @@ pub(super) const HELP: &str = "\
 \\h                  list functions
 \\h NAME             describe a function
 \\i FILE             run the statements of a file
-\\pset format NAME   table, csv, tsv, json or nd-json
-\\quiet on|off       whether times are printed
-Statements end with a semicolon. Ctrl-C cancels a running one.";
+\\pset format NAME   table, csv, tsv, json, nd-json, markdown or line
+\\timing on|off      whether the time is printed after each statement
+Statements end with a semicolon, and may have many lines. Tab completes names,
+Ctrl-R searches what was typed before, Ctrl-C cancels a running statement.";
+
+/// The commands by their names.
+pub(super) const COMMANDS: [&str; 7] = ["\\?", "\\d", "\\h", "\\i", "\\pset", "\\q", "\\timing"];
 
 /// What a line that begins with a backslash asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,8 +30,8 @@ pub(super) enum Command {
     Query(String),
     /// Runs the statements of a file.
     Include(String),
-    /// Whether times are left out; `None` asks for it.
-    Quiet(Option<bool>),
+    /// Whether times are printed; `None` asks for it.
+    Timing(Option<bool>),
     /// The format of answers; `None` asks for it.
     Format(Option<Format>),
 }
@@ -57,8 +61,8 @@ impl Command {
             }
             ("i", Some(path)) => Self::Include(path.to_owned()),
             ("i", None) => return Err("\\i needs the name of a file".to_owned()),
-            ("quiet", None) => Self::Quiet(None),
-            ("quiet", Some(value)) => Self::Quiet(Some(on_or_off(value)?)),
+            ("timing", None) => Self::Timing(None),
+            ("timing", Some(value)) => Self::Timing(Some(on_or_off(value)?)),
             ("pset", None) => Self::Format(None),
             ("pset", Some(setting)) => match setting.split_once(' ') {
                 Some(("format", name)) => Self::Format(Some(format(name)?)),
@@ -73,13 +77,25 @@ fn on_or_off(value: &str) -> Result<bool, String> {
     match value {
         "true" | "t" | "yes" | "y" | "on" => Ok(true),
         "false" | "f" | "no" | "n" | "off" => Ok(false),
-        _ => Err(format!("\\quiet is on or off, not '{value}'")),
+        _ => Err(format!("\\timing is on or off, not '{value}'")),
     }
 }
 
 fn format(name: &str) -> Result<Format, String> {
-    Format::from_str(name, true)
-        .map_err(|_| format!("no format '{name}'; there are: table, csv, tsv, json, nd-json"))
+    Format::from_str(name, true).map_err(|_| {
+        format!(
+            "no format '{name}'; there are: {}",
+            formats().collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
+/// The names of formats.
+pub(super) fn formats() -> impl Iterator<Item = String> {
+    let values = Format::value_variants()
+        .iter()
+        .filter_map(Format::to_possible_value);
+    values.map(|value| value.get_name().to_owned())
 }
 
 #[cfg(test)]
@@ -93,8 +109,8 @@ mod tests {
             ("d t", Command::Query("DESCRIBE t".to_owned())),
             ("h it's", Command::Query("SHOW FUNCTIONS LIKE 'it''s'".to_owned())),
             ("i a b.sql", Command::Include("a b.sql".to_owned())),
-            ("quiet", Command::Quiet(None)),
-            ("quiet off", Command::Quiet(Some(false))),
+            ("timing", Command::Timing(None)),
+            ("timing off", Command::Timing(Some(false))),
             ("pset", Command::Format(None)),
             ("pset format CSV", Command::Format(Some(Format::Csv))),
         ] {
@@ -104,7 +120,7 @@ mod tests {
             ("x", "no command '\\x'"),
             ("q now", "no command"),
             ("i", "needs the name"),
-            ("quiet maybe", "'maybe'"),
+            ("timing maybe", "'maybe'"),
             ("pset color on", "there is: format NAME"),
             ("pset format xml", "no format 'xml'"),
         ] {

@@ -1,5 +1,7 @@
 //! `dfq` as a process, for the tests of this program.
 
+#[cfg(unix)]
+pub(crate) mod terminal;
 pub(crate) mod watched;
 
 use std::io::Write;
@@ -11,7 +13,11 @@ use tempfile::TempDir;
 /// `dfq` in a folder.
 pub(crate) fn dfq(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
-    command.current_dir(folder).stdin(Stdio::null());
+    // Not the user's configuration.
+    command
+        .current_dir(folder)
+        .env("XDG_CONFIG_HOME", folder)
+        .stdin(Stdio::null());
     command
 }
 

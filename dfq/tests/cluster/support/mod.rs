@@ -3,3 +3,6 @@
 pub(crate) mod clients;
 pub(crate) mod machines;
 pub(crate) mod tables;
+#[cfg(unix)]
+#[path = "../../cli/support/terminal.rs"]
+pub(crate) mod terminal;
