@@ -95,7 +95,7 @@ pub(crate) fn parse_scale(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// A message that says what is allowed.
-#[cfg(feature = "ballista")]
+#[cfg(any(feature = "ballista", feature = "cuda"))]
 pub(crate) fn parse_device(text: &str) -> Result<datafusion_quantiles::config::DeviceChoice, String> {
     text.parse()
         .map_err(|_| "expected cpu, cuda, cuda:N (devices count from 0), cuda:all or auto".to_string())
@@ -105,7 +105,7 @@ pub(crate) fn parse_device(text: &str) -> Result<datafusion_quantiles::config::D
 mod tests {
     use super::*;
 
-    #[cfg(feature = "ballista")]
+    #[cfg(any(feature = "ballista", feature = "cuda"))]
     #[test]
     fn devices() {
         for text in ["cpu", "auto", "cuda", "cuda:3"] {

@@ -10,6 +10,8 @@ mod args;
 #[cfg(feature = "ballista")]
 mod cluster;
 mod console;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod demo;
 mod explain;
 mod generate;
@@ -62,6 +64,9 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Show exact quantiles of TPC-H lineitem, timed beside DataFusion's built-in percentile_cont
     Demo(demo::DemoArgs),
+    /// Prepare the GPUs of this machine
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::CudaArgs),
     /// Print a script that completes dfq's commands and options: source it, or put it where the shell looks for it
     Completions {
         /// The shell
@@ -91,6 +96,8 @@ impl Command {
             Command::Profile(args) => args.session.limits_memory(),
             Command::Explain(args) => args.session.limits_memory(),
             Command::Generate(_) | Command::Completions { .. } => false,
+            #[cfg(feature = "cuda")]
+            Command::Cuda(_) => false,
             #[cfg(feature = "serve")]
             Command::Serve(args) => args.limits_memory(),
             #[cfg(feature = "ballista")]
@@ -202,6 +209,8 @@ async fn run(cli: Cli, matches: &ArgMatches) -> End {
         Command::Generate(args) => generate::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Completions { shell } => completions(shell),
+        #[cfg(feature = "cuda")]
+        Command::Cuda(args) => cuda::run(args).await,
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(args).await,
         #[cfg(feature = "ballista")]

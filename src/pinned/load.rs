@@ -1,7 +1,6 @@
 //! The upload of the columns of a table to devices.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::runtime::SpawnedTask;
@@ -12,8 +11,9 @@ use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitio
 use datafusion::prelude::{Expr, SessionContext};
 
 use super::columns::{PinnedColumn, all_columns, check, pinnable};
+use super::compile::compile_ahead;
 use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
-use crate::kernel::cuda::{ColumnUpload, Device, Devices, Staging, likely_programs};
+use crate::kernel::cuda::{ColumnUpload, Device, Devices, Staging};
 use crate::threads::{Batches, PartitionTasks, fed};
 
 /// Reads `columns` of `table`, or all that can be pinned, and uploads them to devices, partition by partition. The other value has all columns of
@@ -95,33 +95,6 @@ pub(super) async fn load(
     let shares = joined.join().await;
     let shares = shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
     Ok((PinnedTable::try_new(source, columns, shares)?, all))
-}
-
-/// Compiles the kernels that queries over columns of these types are likely to need, while the columns are uploaded and afterwards. The
-/// first query waits only for those of its own that are not there yet.
-fn compile_ahead(devices: &[Arc<Device>], types: &[DataType]) {
-    let each = devices.iter().flat_map(|device| {
-        let programs = likely_programs(types, device.shared_memory());
-        programs
-            .into_iter()
-            .map(move |program| (Arc::clone(device), program))
-    });
-    let waiting: Arc<Mutex<VecDeque<_>>> = Arc::new(Mutex::new(each.collect()));
-    // The upload has the other cores.
-    let together = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
-    for _ in 0..together {
-        let waiting = Arc::clone(&waiting);
-        let next = move || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        tokio::spawn(async move {
-            while let Some((device, program)) = next() {
-                // The runtime, when it ends, waits for one compilation, and drops the rest.
-                let compiled = tokio::task::spawn_blocking(move || device.prepare(&program));
-                if compiled.await.is_err() {
-                    break;
-                }
-            }
-        });
-    }
 }
 
 /// Rows of some partitions on their way to a device.

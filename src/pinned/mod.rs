@@ -29,6 +29,7 @@
 //! `quantiles.cuda_memory_limit` applies to the memory that all sessions of the process hold on the device.
 
 mod columns;
+mod compile;
 mod load;
 mod statement;
 
@@ -45,6 +46,7 @@ use crate::kernel::cuda::Device;
 use crate::kernel::cuda::Devices;
 use crate::planner::check_runs_here;
 pub use columns::PinnedColumn;
+pub use compile::compile_kernels;
 pub use statement::PinStatement;
 
 /// Lets a session use these devices in place of those of the machine: `cuda:N` means the one with index N.

@@ -130,17 +130,20 @@ impl Device {
         slots.iter().filter(|slot| locked(slot).is_some()).count()
     }
 
-    /// Loads the kernels of `program` ahead of the first query that needs them, unless the process is about to end. An error is that of
-    /// the query. Must not run on a thread of an async runtime, as compiling takes up to some seconds.
-    pub(crate) fn prepare(&self, program: &Program) {
-        if Nvrtc::get().is_err() || !PREPARING.begin() {
-            return;
+    /// Loads the kernels of `program` ahead of the first query that needs them, unless the process is about to end. Must not run on a
+    /// thread of an async runtime, as compiling takes up to some seconds.
+    ///
+    /// # Errors
+    /// As [`Self::module`].
+    pub(crate) fn prepare(&self, program: &Program) -> Result<()> {
+        Nvrtc::get()?;
+        if !PREPARING.begin() {
+            return Ok(());
         }
         STOPS_AT_EXIT.call_once(stop_at_exit);
-        if let Err(error) = self.module(program) {
-            log::debug!("{} is not compiled ahead: {error}", program.file.name());
-        }
+        let loaded = self.module(program);
         PREPARING.end();
+        loaded.map(drop)
     }
 }
 
