@@ -126,7 +126,9 @@ async fn run_command(runner: &mut Runner, text: &str) -> bool {
             ));
         }
         Ok(Command::Format(Some(format))) if format.is_binary() && runner.output.file.is_none() => {
-            say(format_args!("Error: a terminal cannot show the format {format:?}"));
+            say(format_args!(
+                "Error: a terminal cannot show the format {format:?}"
+            ));
         }
         Ok(Command::Format(format)) => {
             runner.output.format = format.unwrap_or(runner.output.format);
