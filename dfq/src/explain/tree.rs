@@ -49,53 +49,62 @@ struct Node {
 pub(super) fn tree(plan: &dyn ExecutionPlan, measures: Measures, columns: usize) -> String {
     let mut nodes = Vec::new();
     collect(plan, (String::new(), String::new()), &mut nodes);
+    if measures == Measures::None {
+        let mut text = String::new();
+        nodes
+            .iter()
+            .for_each(|node| push(&mut text, &node.named(columns)));
+        return text;
+    }
+    measured(&nodes, columns)
+}
+
+impl Node {
+    /// The name in its place of the tree, in so many characters.
+    fn named(&self, characters: usize) -> String {
+        short(&format!("{}{}", self.indents.0, self.name), characters)
+    }
+
+    /// The rows and the time as they are written.
+    fn cells(&self) -> [String; 2] {
+        let unknown = || "-".to_owned();
+        let rows = self.rows.map(|rows| count(rows as u64));
+        [rows.unwrap_or_else(unknown), self.time.map_or_else(unknown, time)]
+    }
+}
+
+/// Operators with their rows, times, bars and measures.
+fn measured(nodes: &[Node], columns: usize) -> String {
     let longest = nodes
         .iter()
         .filter_map(|node| node.time)
         .max()
         .unwrap_or_default();
-    let cells: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let rows = node
-                .rows
-                .map_or_else(|| "-".to_owned(), |rows| count(rows as u64));
-            let spent = node.time.map_or_else(|| "-".to_owned(), time);
-            (rows, spent)
-        })
-        .collect();
-    let widest =
-        |of: fn(&(String, String)) -> &str| cells.iter().map(|cells| of(cells).chars().count()).max();
-    let rows = widest(|cells| &cells.0).unwrap_or(0).max("rows".len());
-    let times = widest(|cells| &cells.1).unwrap_or(0).max("time".len());
-    let bars = if columns < WIDE { SHORT_BAR } else { BAR };
-    let before = match measures {
-        Measures::None => 0,
-        Measures::All => rows + times + bars + 4,
+    let cells: Vec<_> = nodes.iter().map(Node::cells).collect();
+    let widest = |place: usize, heading: &str| {
+        let widths = cells.iter().filter_map(|cells| cells.get(place));
+        widths
+            .map(|cell| cell.chars().count())
+            .fold(heading.len(), usize::max)
     };
+    let (rows, times) = (widest(0, "rows"), widest(1, "time"));
+    let bars = if columns < WIDE { SHORT_BAR } else { BAR };
+    let before = rows + times + bars + 4;
     // Narrow terminals and deep plans leave a name at least this much.
     let room = columns.saturating_sub(before).max(12);
     let mut text = String::new();
-    if measures == Measures::All {
-        push(&mut text, &format!("{:>rows$} {:>times$}", "rows", "time"));
-    }
-    for (node, (output, spent)) in nodes.iter().zip(&cells) {
-        let name = short(&format!("{}{}", node.indents.0, node.name), room);
-        if measures == Measures::None {
-            push(&mut text, &name);
-            continue;
-        }
+    push(&mut text, &format!("{:>rows$} {:>times$}", "rows", "time"));
+    for (node, [output, spent]) in nodes.iter().zip(&cells) {
         let part = node.time.unwrap_or_default().as_secs_f64() / longest.as_secs_f64();
-        let drawn = bar(part, bars);
+        let (drawn, name) = (bar(part, bars), node.named(room));
         push(
             &mut text,
             &format!("{output:>rows$} {spent:>times$} {drawn:<bars$}  {name}"),
         );
-        for line in filled(
-            &node.measures,
-            room.saturating_sub(node.indents.1.chars().count() + 2).max(12),
-        ) {
-            let line = short(&format!("{}  {line}", node.indents.1), room);
+        let indent = &node.indents.1;
+        let width = room.saturating_sub(indent.chars().count() + 2).max(12);
+        for line in filled(&node.measures, width) {
+            let line = short(&format!("{indent}  {line}"), room);
             push(&mut text, &format!("{:before$}{line}", ""));
         }
     }
