@@ -113,12 +113,14 @@ async fn pinned_tables_in_a_process() {
     let refused = refusal(&ctx, "PIN TABLE t (x)").await;
     assert!(refused.contains("the device is away"), "{refused}");
     fail::remove("quantiles::cuda_open");
+    // Kernels are compiled from now on; that they cannot be is told by the first query.
+    fail::cfg("quantiles::cuda_compile", "return(broken)").unwrap();
     datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (x)")
         .await
         .unwrap();
     query(&ctx, "INSERT INTO t VALUES (5000)").await.unwrap();
     let sql = "SELECT exact_quantiles(x, 1) FROM t";
-    for phase in ["cuda_select", "cuda_compile"] {
+    for phase in ["cuda_compile", "cuda_select"] {
         fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
         // The CPU reads the table itself.
         assert_eq!(row(&ctx, sql).await, "5000", "{phase}");

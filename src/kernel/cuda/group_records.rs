@@ -122,7 +122,7 @@ impl GroupRecords<'_> {
             code_bits,
         };
         let place_bits = bits_of(u128::from(population.saturating_sub(1)));
-        let row_bits = bits_of(u128::from(column.rows() - 1));
+        let row_bits = bits_of(u128::from(column.rows().saturating_sub(1)));
         let (ranked, shape) = match (shape(value.bits), shape(place_bits)) {
             (direct, _) if direct.bytes().is_some() => (None, direct),
             (_, placed) if placed.bytes().is_some() && value.bits + row_bits <= u128::BITS => {

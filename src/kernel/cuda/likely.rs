@@ -1,5 +1,7 @@
 //! The kernels that queries over a table on a device are likely to need, so that they can be compiled before the first query comes.
 
+use std::collections::HashSet;
+
 use datafusion::arrow::datatypes::DataType;
 
 use super::select::FILES;
@@ -10,42 +12,52 @@ use super::source::{ColumnFormat, KernelFile, Program};
 /// memory, the likeliest first: exact ranks of columns without NULLs, groups, best rows, filters, then the same where rows can be missing.
 /// Types that cannot be on a device need none.
 pub(crate) fn likely_programs(types: &[DataType], shared: usize) -> Vec<Program> {
-    let mut formats: Vec<ColumnFormat> = types.iter().filter_map(ColumnFormat::of).collect();
-    let mut seen = Vec::new();
-    formats.retain(|format| !seen.contains(format) && (seen.push(*format), true).1);
+    let formats: Vec<ColumnFormat> = types.iter().filter_map(ColumnFormat::of).collect();
     if formats.is_empty() {
         return Vec::new();
     }
-    let each = |program: &dyn Fn(ColumnFormat) -> Program| {
-        formats.iter().map(|format| program(*format)).collect::<Vec<_>>()
-    };
-    let mut programs = Vec::new();
-    for masked in [false, true] {
-        for format in &formats {
-            programs.extend(selection(*format, masked, shared));
-        }
-        let of = |file, batch| {
-            move |format| Program {
-                masked,
-                batch,
-                ..Program::of(file, format)
-            }
-        };
-        programs.extend(each(&of(KernelFile::Group, 1)));
-        programs.extend(each(&of(KernelFile::GroupBrackets, 8)));
-        if !masked {
-            programs
-                .extend([8, 16].map(|bytes| Program::of(KernelFile::Sort, ColumnFormat::unsigned(bytes))));
-            programs
-                .extend([4, 8].map(|bytes| Program::of(KernelFile::GroupTop, ColumnFormat::unsigned(bytes))));
-            programs.push(Program::of(KernelFile::Gather, ColumnFormat::ALL[0]));
-            programs.extend(each(&of(KernelFile::Filter, 1)));
-        }
-        programs.extend(each(&|format| Program {
+    // Rows without values are read by the kernels of this one.
+    let rows = ColumnFormat::ALL[0];
+    let (mut programs, mut masked_ones) = (Vec::new(), Vec::new());
+    for (masked, programs) in [(false, &mut programs), (true, &mut masked_ones)] {
+        let of = |file, format, batch| Program {
             masked,
-            ..top_program(format)
+            batch,
+            ..Program::of(file, format)
+        };
+        programs.extend(
+            formats
+                .iter()
+                .flat_map(|format| selection(*format, masked, shared)),
+        );
+        programs.extend(formats.iter().flat_map(|format| {
+            let record_bytes = 8;
+            [
+                of(KernelFile::Group, *format, 1),
+                of(KernelFile::GroupBrackets, *format, record_bytes),
+            ]
+        }));
+        programs.push(of(KernelFile::Group, rows, 1));
+        programs.extend(formats.iter().map(|format| Program {
+            masked,
+            ..top_program(*format)
         }));
     }
+    let records = [8, 16].map(|bytes| Program::of(KernelFile::Sort, ColumnFormat::unsigned(bytes)));
+    programs.extend(records);
+    programs.push(Program::of(KernelFile::Gather, rows));
+    let filtered = formats.iter().copied().chain([rows]);
+    programs.extend(filtered.map(|format| Program::of(KernelFile::Filter, format)));
+    for bytes in [8, 16] {
+        // The kernels of records, and those whose warps select up to 32 rows.
+        programs.extend([1, 32].map(|batch| Program {
+            batch,
+            ..Program::of(KernelFile::GroupTop, ColumnFormat::unsigned(bytes / 2))
+        }));
+    }
+    programs.extend(masked_ones);
+    let mut seen = HashSet::new();
+    programs.retain(|program| seen.insert(*program));
     programs
 }
 
@@ -89,8 +101,8 @@ mod tests {
         for (at, program) in programs.iter().enumerate() {
             assert!(!programs[..at].contains(program), "{program:?}");
         }
-        // Dates have the format of integers.
-        assert_eq!(programs.len(), 2 * 2 * 5 + 5 + 2);
+        // Dates have the format of integers. Each of two formats has 5 programs, and as many for rows that can be missing, and a filter.
+        assert_eq!(programs.len(), 2 * (2 * 5 + 1) + 10);
         assert!(likely_programs(&[DataType::Utf8], 227 << 10).is_empty());
     }
 }
