@@ -39,6 +39,8 @@ async fn shards_in_a_process() {
     use_devices(&ctx, devices.clone());
     register(&ctx, "t", &rows, 4, 3000);
     set(&ctx, "device", "cuda:all").await;
+    // Kernels are compiled from now on.
+    fail::cfg("quantiles::cuda_compile", "return(broken)").unwrap();
     pin_table(&ctx, "t", &["i64", "f32"]).await.unwrap();
     for (phase, strategy) in [
         ("cuda_compile", "auto"),

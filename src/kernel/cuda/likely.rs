@@ -46,7 +46,7 @@ pub(crate) fn likely_programs(types: &[DataType], shared: usize) -> Vec<Program>
     let records = [8, 16].map(|bytes| Program::of(KernelFile::Sort, ColumnFormat::unsigned(bytes)));
     programs.extend(records);
     programs.push(Program::of(KernelFile::Gather, rows));
-    let filtered = formats.iter().copied().chain([rows]);
+    let filtered = formats.iter().map(|format| format.in_total_order()).chain([rows]);
     programs.extend(filtered.map(|format| Program::of(KernelFile::Filter, format)));
     for bytes in [8, 16] {
         // The kernels of records, and those whose warps select up to 32 rows.

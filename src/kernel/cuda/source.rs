@@ -244,6 +244,14 @@ impl ColumnFormat {
         Self::new(8 * bytes as u32, 0)
     }
 
+    /// The format of the same values where they are compared, as `totalOrder` has it for floats.
+    pub(super) fn in_total_order(self) -> Self {
+        match self.encoding {
+            2 => Self::new(self.storage_bits, 3),
+            _ => self,
+        }
+    }
+
     /// The format of the same values where they break ties: floats as in [`Self::TURNED`].
     pub(crate) fn turned(self) -> Self {
         match self.encoding {
