@@ -24,7 +24,7 @@
 //! | `SET quantiles.device = 'cpu'`, or a query that a device cannot answer | the table as it is now |
 //! | the device fails, with `quantiles.device = 'auto'` | the table as it is now; the log warns |
 //!
-//! A session sees only its own pinned tables. Its clones and their states are the same session; a session that is made from its
+//! A session sees only its own pinned tables, unless [`share_pinned_tables`] says otherwise. Its clones and their states are the same session; a session that is made from its
 //! configuration or its state has no pinned tables. A view cannot be pinned, but queries of a view use the pinned tables that it reads.
 //! `quantiles.cuda_memory_limit` applies to the memory that all sessions of the process hold on the device.
 
@@ -124,6 +124,13 @@ async fn pin(
         tables.release(before);
     }
     Ok(all)
+}
+
+/// Has the session `other` share the pinned tables of `ctx`, from now on: what one of them pins or unpins, it pins or unpins for both. For
+/// servers, whose clients have sessions of their own over the same catalog. A pinned table answers only for the table that it was read
+/// from, so a table of the same name in another catalog is not confused with it.
+pub fn share_pinned_tables(ctx: &SessionContext, other: &SessionContext) {
+    PinnedTables::of_context(ctx).share_with(other);
 }
 
 /// Unpins a table. Its memory is freed when no query uses it any more.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, Selection};
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::pinned::{unpin_table, use_devices};
+use datafusion_quantiles::pinned::{share_pinned_tables, unpin_table, use_devices};
 use quantiles_testing::patterns::Pattern;
 use quantiles_testing::{batch, error, physical_plan, row, session, set, texts};
 
@@ -17,6 +18,7 @@ const PINNED: &str = "PinnedExec: device=cuda:0";
 
 tests! {
     asynchronous kernels_are_compiled_ahead,
+    asynchronous sessions_can_share_pinned_tables,
     asynchronous many_ranks_and_built_in_functions,
     plain small_devices,
     asynchronous pinned_tables_are_snapshots,
@@ -63,6 +65,27 @@ async fn kernels_are_compiled_ahead() {
         assert_eq!(device.loaded_programs(), loaded, "{sql}");
     }
     unpin_table(&ctx, "t").unwrap();
+}
+
+/// Sessions over one catalog, as a server has them: each uses what another one pinned, and no more once it is unpinned.
+async fn sessions_can_share_pinned_tables() {
+    let one = session(2);
+    make(&one, "t", "CAST(value AS REAL) AS x", "1, 1000").await;
+    let state = SessionStateBuilder::new_from_existing(one.state())
+        .with_catalog_list(Arc::clone(one.state().catalog_list()))
+        .build();
+    let two = SessionContext::new_with_state(state);
+    run(&one, "PIN TABLE t").await;
+    let sql = "SELECT exact_quantiles(x, 0.5) FROM t";
+    assert!(!physical_plan(&two, sql).await.contains("PinnedExec"));
+    share_pinned_tables(&one, &two);
+    for ctx in [&one, &two] {
+        let plan = physical_plan(ctx, sql).await;
+        assert!(plan.contains(PINNED), "{plan}");
+        assert_eq!(row(ctx, sql).await, "500.0");
+    }
+    run(&two, "UNPIN TABLE t").await;
+    assert!(!physical_plan(&one, sql).await.contains("PinnedExec"));
 }
 
 /// More ranks than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.

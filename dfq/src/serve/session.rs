@@ -1,7 +1,7 @@
 //! What connections share, and what each has alone.
 //!
 //! ```text
-//! shared             catalog of tables, memory pool, spill folder, object stores, PostgreSQL's catalog
+//! shared             catalog of tables, pinned tables, memory pool, spill folder, object stores, PostgreSQL's catalog
 //! of a connection    options of DataFusion and of this crate, prepared statements, PostgreSQL's variables
 //! ```
 
@@ -74,6 +74,8 @@ impl Base {
             .with_catalog_list(Arc::clone(&self.tables))
             .build();
         let ctx = SessionContext::new_with_state(state);
+        #[cfg(feature = "cuda")]
+        datafusion_quantiles::pinned::share_pinned_tables(&self.ctx, &ctx);
         if self.writes == Writes::Allowed {
             enable_files(&ctx);
         }

@@ -93,12 +93,12 @@ impl PinnedTable {
     }
 }
 
-/// The pinned tables of one session, by their full names.
+/// The pinned tables of one session, or of several that share them, by their full names.
 #[derive(Debug)]
 pub(crate) struct PinnedTables {
     /// Id of the session. Other sessions can have a copy of its configuration, and so this value, but not its pinned tables.
     session: String,
-    tables: RwLock<BTreeMap<TableReference, Arc<PinnedTable>>>,
+    tables: Arc<RwLock<BTreeMap<TableReference, Arc<PinnedTable>>>>,
 }
 
 impl PinnedTables {
@@ -117,10 +117,21 @@ impl PinnedTables {
         }
         let tables = Arc::new(Self {
             session: state.session_id().to_owned(),
-            tables: RwLock::default(),
+            tables: Arc::default(),
         });
         state.config_mut().set_extension(Arc::clone(&tables));
         tables
+    }
+
+    /// Has another session share these tables. Those that it had pinned itself are unpinned.
+    pub(crate) fn share_with(&self, other: &SessionContext) {
+        let state = other.state_ref();
+        let mut state = state.write();
+        let shared = Self {
+            session: state.session_id().to_owned(),
+            tables: Arc::clone(&self.tables),
+        };
+        state.config_mut().set_extension(Arc::new(shared));
     }
 
     /// Whether no table is pinned.
@@ -207,5 +218,12 @@ mod tests {
             assert!(!Arc::ptr_eq(&others, &tables) && is_shared(&one));
             assert!(Arc::ptr_eq(&others, &PinnedTables::of_context(&other)));
         }
+        let other = SessionContext::new();
+        tables.share_with(&other);
+        assert!(Arc::ptr_eq(
+            &PinnedTables::of_context(&other).tables,
+            &tables.tables
+        ));
+        assert!(!is_shared(&other) && is_shared(&one));
     }
 }
