@@ -61,13 +61,16 @@ fn wanted(n: u64) -> Vec<u64> {
     ranks
 }
 
-/// Codes and sizes of groups, and the keys at their ranks; the names of the kernels. `sorts`: by a sort of all rows.
+/// Codes and first places of groups, and the keys at their ranks.
+type Ranks = (Vec<u64>, Vec<u64>, Vec<KeyBits>);
+
+/// The ranks of all groups, and the kernels that ran. `sorts`: by a sort of all rows.
 fn ranks_of(
     group: &DeviceColumn,
     column: &DeviceColumn,
     mask: Option<&(RowMask, u64)>,
     sorts: bool,
-) -> ((Vec<u64>, Vec<u64>, Vec<KeyBits>), Report) {
+) -> (Ranks, Report) {
     let mut report = Report::default();
     let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
     let mut among = selection(column, mask);

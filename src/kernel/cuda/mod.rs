@@ -17,6 +17,7 @@
 //! | [`CudaBackend`] | opens shards that answer the rounds of [`crate::select`] |
 //! | [`DeviceMatrix`] | holds points, and finds those nearest to another point |
 
+mod bracket_plan;
 mod buffer;
 pub mod cache;
 mod column;
@@ -29,10 +30,12 @@ mod gather;
 mod group;
 mod group_brackets;
 mod group_records;
+mod group_select;
 mod group_top;
 mod idle;
 mod launch;
 mod likely;
+mod loading;
 mod lock;
 mod modules;
 mod nearest;
