@@ -39,7 +39,8 @@ struct Brackets {
     u64 sampled_groups;
     u64 least[2];         // the key that counts from 0
     u64 numbers;          // codes are below it
-    u64 step;             // rows of a stripe; of gb_check: rows wanted of each group
+    u64 step;             // rows of a stripe
+    u64 wanted;           // rows of each group that gb_check wants kept
     double low[MOST_BRACKETS];   // share of a group's rows below each bracket's first rank
     double high[MOST_BRACKETS];  // and below its last
     double sigmas;        // standard deviations that a bracket reaches beyond its ranks
@@ -56,50 +57,39 @@ constexpr u32 SEED = 0x6b8f2a11u;
 
 __device__ __forceinline__ Key relative_key(const Brackets& plan, Word value) { return encode(value) - key_from(plan.least); }
 
-// ---------------------------------------------------------------- the sample
-
-struct Sampled {
+// A row of the column and its group. `present`: it counts.
+struct Row {
     Word value;
     u32 code;
     bool present;
 };
 
+__device__ __forceinline__ Row row_at(const Brackets& plan, u64 index) {
+    Row row{};
+    row.present = is_present(plan.column, index);
+    if (row.present) {
+        row.value = plan.column.values[index];
+        row.code = plan.codes[index] + plan.code_offset;
+    }
+    return row;
+}
+
+// ---------------------------------------------------------------- the sample
+
 extern "C" __global__ void __launch_bounds__(THREADS) gb_draw(const __grid_constant__ Brackets plan) {
     const u64 rows = plan.column.rows, stripes = (rows + plan.step - 1) / plan.step;
     auto load = [&](u64 stripe) {
         const u64 first = stripe * plan.step, wide = min(plan.step, rows - first);
-        const u64 row = first + hash32(u32(stripe) ^ u32(stripe >> 32) * 0x85ebca6bu, SEED) % u32(wide);
-        Sampled sampled{};
-        sampled.present = is_present(plan.column, row);
-        if (sampled.present) {
-            sampled.value = plan.column.values[row];
-            sampled.code = plan.codes[row] + plan.code_offset;
-        }
-        return sampled;
+        return row_at(plan, first + hash32(u32(stripe) ^ u32(stripe >> 32) * 0x85ebca6bu, SEED) % u32(wide));
     };
-    auto keep = [&](u64, const Sampled& sampled, Record& record) {
-        record = record_of<Record>(sampled.code, relative_key(plan, sampled.value), plan.bits);
-        return sampled.present;
+    auto keep = [&](u64, const Row& row, Record& record) {
+        record = record_of<Record>(row.code, relative_key(plan, row.value), plan.bits);
+        return row.present;
     };
     write_some(stripes, (Record*)plan.out, plan.room, plan.cursor, load, keep);
 }
 
 // ---------------------------------------------------------------- brackets
-
-// Index of the first of `count` ascending numbers that is not below `number`.
-__device__ __forceinline__ u64 lower_bound(const u64* numbers, u64 count, u64 number) {
-    u64 from = 0;
-    while (count) {
-        const u64 half = count / 2;
-        if (numbers[from + half] < number) {
-            from += half + 1;
-            count -= half + 1;
-        } else {
-            count = half;
-        }
-    }
-    return from;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS) gb_table(const __grid_constant__ Brackets plan) {
     const Record* sample = (const Record*)plan.sample;
@@ -135,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gb_table(const __grid_cons
 
 // ---------------------------------------------------------------- the read
 
-// `make(row, code, key)` is what is written of a row inside a bracket. SHARED: brackets and counters of a block lie in shared memory.
+// `make(index, code, key)` is what is written of a row inside a bracket. SHARED: brackets and counters of a block lie in shared memory.
 template <bool SHARED, class Made, class Make>
 __device__ __forceinline__ void keep_inside(const Brackets& plan, Make make) {
     extern __shared__ __align__(16) u8 shared[];
@@ -147,22 +137,14 @@ __device__ __forceinline__ void keep_inside(const Brackets& plan, Make make) {
         for (u32 i = threadIdx.x; i < plan.numbers * counters; i += THREADS) own_counts[i] = 0;
         __syncthreads();
     }
-    auto load = [&](u64 row) {
-        Sampled sampled{};
-        sampled.present = is_present(plan.column, row);
-        if (sampled.present) {
-            sampled.value = plan.column.values[row];
-            sampled.code = plan.codes[row] + plan.code_offset;
-        }
-        return sampled;
-    };
-    auto keep = [&](u64 row, const Sampled& sampled, Made& made) {
-        if (!sampled.present) return false;
-        const Key key = relative_key(plan, sampled.value);
+    auto load = [&](u64 index) { return row_at(plan, index); };
+    auto keep = [&](u64 index, const Row& row, Made& made) {
+        if (!row.present) return false;
+        const Key key = relative_key(plan, row.value);
         u32 passed = 0;  // edges of brackets at or below the key
         bool is_single = false;
         for (u32 i = 0; i < brackets; ++i) {
-            const u64 at = u64(sampled.code) * brackets + i;
+            const u64 at = u64(row.code) * brackets + i;
             Bracket bracket;
             if constexpr (SHARED)
                 bracket = own_table[u32(at)];
@@ -172,12 +154,12 @@ __device__ __forceinline__ void keep_inside(const Brackets& plan, Make make) {
             passed += u32(reaches) + u32(exceeds);
             is_single |= reaches && !exceeds && bracket.low == bracket.high;
         }
-        const u64 counter = u64(sampled.code) * counters + passed;
+        const u64 counter = u64(row.code) * counters + passed;
         if constexpr (SHARED)
             atomicAdd(own_counts + u32(counter), 1u);
         else
             atomicAdd(plan.counts + counter, 1u);
-        made = make(row, sampled.code, key);
+        made = make(index, row.code, key);
         return (passed & 1) && (plan.keeps_equal || !is_single);
     };
     write_some(plan.column.rows, (Made*)plan.out, plan.room, plan.cursor, load, keep);
@@ -195,7 +177,7 @@ __device__ __forceinline__ void keep_records(const Brackets& plan) {
 
 template <bool SHARED>
 __device__ __forceinline__ void keep_rows(const Brackets& plan) {
-    keep_inside<SHARED, u64>(plan, [](u64 row, u32, Key) { return row; });
+    keep_inside<SHARED, u64>(plan, [](u64 index, u32, Key) { return index; });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gb_records(const __grid_constant__ Brackets plan) { keep_records<false>(plan); }
@@ -214,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gb_check(const __grid_cons
             all += count;
             inside += i & 1 ? count : 0;
         }
-        lacking += inside < min(all, plan.step);
+        lacking += inside < min(all, plan.wanted);
     }
     lacking = warp_sum(lacking);
     if (lane_id() == 0 && lacking) atomicAdd(plan.cursor + 1, lacking);

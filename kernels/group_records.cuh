@@ -1,13 +1,28 @@
-// Rows as records: the code of a row's group above its key, for group.cu and group_brackets.cu.
+// Rows as records, the code of a row's group above its key: for group.cu, group_brackets.cu and sort_groups.cu.
 #pragma once
 #include "common.cuh"
 
 // Rows that a thread reads at once.
-constexpr u32 UNROLL = 4;
+[[maybe_unused]] constexpr u32 UNROLL = 4;
 
 template <class Record>
 __device__ __forceinline__ Record record_of(u64 code, Key key, u32 bits) {
     return bits < 8 * sizeof(Record) ? Record(code) << bits | Record(key) : Record(key);
+}
+
+// Index of the first of `count` ascending numbers that is not below `number`.
+__device__ __forceinline__ u64 lower_bound(const u64* numbers, u64 count, u64 number) {
+    u64 from = 0;
+    while (count) {
+        const u64 half = count / 2;
+        if (numbers[from + half] < number) {
+            from += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return from;
 }
 
 // Writes what `keep` makes of some of `rows` rows, in any order, and adds their number to *cursor; what lies beyond `room` is not written.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, Int32Array};
 use datafusion::arrow::datatypes::DataType;
+use datafusion::common::Result;
 use datafusion_quantiles::kernel::cuda::{
-    Device, DeviceColumn, Groups, Predicate, Report, RowMask, Segments, TopMethod,
+    Device, DeviceColumn, GroupRanks, Groups, Predicate, Report, RowMask, TopMethod,
 };
 use datafusion_quantiles::key::KeyBits;
 use quantiles_testing::patterns::{self, Pattern};
@@ -41,24 +42,35 @@ fn upload(device: &Arc<Device>, array: &ArrayRef) -> DeviceColumn {
     DeviceColumn::upload(device, array.data_type(), std::slice::from_ref(array)).unwrap()
 }
 
-/// Places of the least, the middle, two late and the greatest rank of each group.
-fn places(segments: &Segments) -> Vec<u64> {
-    let groups = 0..segments.starts.len();
-    let ranks = groups.flat_map(|group| {
-        wanted(segments.length(group))
-            .into_iter()
-            .map(move |rank| (group, rank))
-    });
-    ranks
-        .map(|(group, rank)| segments.starts[group] + rank - 1)
-        .collect()
-}
-
+/// The least, the middle, two late and the greatest rank of a group.
 fn wanted(n: u64) -> Vec<u64> {
     let mut ranks = vec![1, n.div_ceil(2), (n * 9).div_ceil(10), (n * 9 / 10 + 2).min(n), n];
     ranks.sort_unstable();
-    ranks.dedup();
     ranks
+}
+
+/// The ranks of [`wanted`]. `sorts`: with so many others that there are no brackets.
+struct Wanted {
+    sorts: bool,
+}
+
+impl GroupRanks for Wanted {
+    fn each(&self) -> usize {
+        if self.sorts { 25 } else { 5 }
+    }
+
+    fn of(&self, n: u64) -> Vec<u64> {
+        let mut ranks = wanted(n);
+        if self.sorts {
+            ranks.extend((1..=20).map(|rank| (rank * n).div_ceil(20)));
+            ranks.sort_unstable();
+        }
+        ranks
+    }
+
+    fn reserve(&self, _groups: usize) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Codes and first places of groups, and the keys at their ranks.
@@ -75,13 +87,19 @@ fn ranks_of(
     let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
     let mut among = selection(column, mask);
     among.timed = true;
-    // So many ranks have no brackets.
-    let many = |n: u64| (1..=20).map(|rank| rank * n / 20).collect();
-    let ranks: &dyn Fn(u64) -> Vec<u64> = if sorts { &many } else { &wanted };
-    let (segments, keys) = groups
-        .select(&among, &mut report, ranks, |segments| Ok(places(segments)))
-        .unwrap();
-    let keys = (0..keys.len()).map(|index| keys.get(index).unwrap()).collect();
+    let ranks = Wanted { sorts };
+    let (segments, keys) = groups.select(&among, &mut report, &ranks).unwrap();
+    let each = ranks.each();
+    let keys_of = |group: usize| {
+        let n = segments.length(group);
+        let all = ranks.of(n);
+        let places = wanted(n)
+            .into_iter()
+            .map(move |rank| all.binary_search(&rank).unwrap());
+        places.map(move |place| group * each + place)
+    };
+    let places = (0..segments.codes.len()).flat_map(keys_of);
+    let keys = places.map(|place| keys.get(place).unwrap()).collect();
     ((segments.codes, segments.starts, keys), report)
 }
 
@@ -158,7 +176,7 @@ fn best_rows_of_large_groups() {
                         let (sorted, _) = best(&group, &key, &value, k, least, TopMethod::Sort);
                         let (found, report) = best(&group, &key, &value, k, least, TopMethod::Floors);
                         assert_eq!(sorted.codes, found.codes, "{what}");
-                        assert_eq!(sorted.lengths, found.lengths, "{what}");
+                        assert_eq!(sorted.offsets, found.offsets, "{what}");
                         assert!(sorted.values.to_data() == found.values.to_data(), "{what}");
                         assert!(ran(&report, "gb_rows"), "{what}");
                         if pattern == Pattern::Random && name != "i16" {
@@ -182,7 +200,7 @@ fn equal_keys_above_a_floor_are_sorted() {
     let numbers = upload(&device, &numbers);
     let (sorted, _) = best(&groups, &equal, &numbers, 10, false, TopMethod::Sort);
     let (found, report) = best(&groups, &equal, &numbers, 10, false, TopMethod::Floors);
-    assert_eq!((sorted.codes, sorted.lengths), (found.codes, found.lengths));
+    assert_eq!((sorted.codes, sorted.offsets), (found.codes, found.offsets));
     assert!(sorted.values.to_data() == found.values.to_data());
     assert_eq!(report.second_reads, 1);
     assert_eq!(found.values.data_type(), &DataType::Int32);

@@ -81,7 +81,7 @@ async fn groups() {
         "gr_codes_time=",
         "gr_records_64_time=",
         "so_scatter_time=",
-        "so_pick_time=",
+        "sg_ranks_time=",
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }

@@ -146,6 +146,13 @@ fn every_kernel_compiles_for_the_h200() {
         };
         all.push((program, architecture));
     }
+    for (kind, key_bytes) in [(10, 4), (10, 8), (14, 4), (14, 8), (14, 16)] {
+        let program = Program {
+            batch: key_bytes,
+            ..simple(KernelFile::SortGroups, ColumnFormat::ALL[kind])
+        };
+        all.push((program, architecture));
+    }
     all.push((nearest(), architecture));
     compile(nvrtc, &distinct(&all), &all);
 }

@@ -17,6 +17,7 @@ mod runs;
 mod selection;
 mod several;
 mod shards;
+mod short_groups;
 mod streamed;
 mod support;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
             requests::tests(),
             runs::tests(),
             several::tests(),
+            short_groups::tests(),
             streamed::tests(),
         ]
         .into_iter()

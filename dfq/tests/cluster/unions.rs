@@ -169,7 +169,7 @@ fn a_statement_that_is_planned_without_end_is_an_error() {
             "--partitions",
             "4",
         ]);
-        command.args(["--timeout", "100", "-c", adaptive, "-c"]);
+        command.args(["--timeout", "300", "-c", adaptive, "-c"]);
         let table = format!("'{}/*.parquet'", table.display());
         command.arg(format!(
             "SELECT count(*), sum(b.id) FROM {table} AS a LEFT JOIN (SELECT id FROM {table} WHERE few + id = -1) AS b ON a.id = b.id"

@@ -25,7 +25,7 @@ pub(crate) struct FilteredColumn {
 /// The calls of a query over pinned columns, and their computation on a device.
 pub(crate) trait PinnedCalls: Debug + Send + Sync {
     /// Computes all rows of the answer on the device.
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch>;
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>>;
 
     /// Indices of the pinned columns that are read, each once.
     fn columns(&self) -> Vec<usize>;

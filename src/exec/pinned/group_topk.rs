@@ -8,7 +8,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, resources_err};
 
 use super::calls::{OnDevice, PinnedCalls, distinct};
-use super::groups::{GROUP_BYTES, all_codes, by_code};
+use super::groups::{GROUP_BYTES, all_codes, by_code, chunked_rows, own_groups};
 use super::table::PinnedTable;
 use super::topk::{PinnedTopKCall, value_bytes};
 use crate::exec::operator::comma_separated;
@@ -63,16 +63,19 @@ impl PinnedTopKCall {
 
     /// The answer of this call for each of the groups `codes`. Some of them can have no rows in `top`.
     fn group_answers(&self, top: &GroupTop, codes: &[u64]) -> Result<ArrayRef> {
-        let lengths = by_code(codes, &top.codes, |group| top.lengths[group])?;
+        let own = own_groups(codes, &top.codes);
+        let (from, end) = (top.offsets[own.start], top.offsets[own.end]);
+        let values = top.values.slice(from, end - from);
+        let lengths = by_code(codes, &top.codes, |group| top.length(group))?;
         match self.call.k {
-            Some(_) => lists(&top.values, &lengths),
-            None => firsts(&top.values, &lengths),
+            Some(_) => lists(&values, &lengths),
+            None => firsts(&values, &lengths),
         }
     }
 }
 
 impl PinnedCalls for PinnedGroupTopK {
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
         let tops = self.calls.iter().map(|call| call.group_rows(&groups, on));
@@ -80,14 +83,13 @@ impl PinnedCalls for PinnedGroupTopK {
         let known = self.calls.iter().zip(&tops);
         let known = known.map(|(call, top)| (&call.key, top.codes.as_slice()));
         let codes = all_codes(&groups, self.groups[0], self.filter.as_ref(), known, on)?;
-        if codes.is_empty() {
-            return Ok(RecordBatch::new_empty(Arc::clone(schema)));
-        }
-        let mut columns = groups.values(&codes)?;
-        for (call, top) in self.calls.iter().zip(&tops) {
-            columns.push(call.group_answers(top, &codes)?);
-        }
-        Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+        chunked_rows(&codes, |codes| {
+            let mut columns = groups.values(codes)?;
+            for (call, top) in self.calls.iter().zip(&tops) {
+                columns.push(call.group_answers(top, codes)?);
+            }
+            Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+        })
     }
 
     fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {

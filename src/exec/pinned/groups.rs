@@ -1,13 +1,14 @@
 //! Exact quantiles of pinned columns in groups. For each column its rows become records, which the device sorts by group and key.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, Int64Array};
-use datafusion::arrow::compute::concat;
+use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use super::quantiles::sourced_columns;
@@ -16,7 +17,7 @@ use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::operator::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plan, Plans};
-use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
+use crate::kernel::cuda::{GroupRanks, Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
 
@@ -51,14 +52,52 @@ pub(crate) struct PinnedGroups {
 /// Least number of groups of a work chunk.
 const LEAST_CHUNK: usize = 1 << 14;
 
-/// The groups of one column, and the keys at their target ranks, one group after the other.
+/// The groups of one column, and the keys at their target ranks, as many for each group.
 struct SelectedGroups {
     segments: Segments,
     keys: PickedKeys,
-    /// Work chunks: a range of groups, and the index of its first key.
-    chunks: Vec<(Range<usize>, usize)>,
-    quantile_specs: Arc<[QuantileSpec]>,
+    ranks: CallRanks,
     spec: KeySpec,
+}
+
+/// The ranks that the calls over one column need of each group.
+struct CallRanks {
+    quantile_specs: Arc<[QuantileSpec]>,
+    /// Most ranks of a group.
+    each: usize,
+    memory: MemoryReservation,
+}
+
+impl CallRanks {
+    fn new(quantile_specs: Arc<[QuantileSpec]>, memory: MemoryReservation) -> Self {
+        let most_ranks = |quantile_spec: &QuantileSpec| {
+            quantile_spec.quantiles.len() * if quantile_spec.method.interpolates() { 2 } else { 1 }
+        };
+        Self {
+            each: quantile_specs.iter().map(most_ranks).sum(),
+            quantile_specs,
+            memory,
+        }
+    }
+}
+
+impl GroupRanks for CallRanks {
+    fn each(&self) -> usize {
+        self.each
+    }
+
+    /// Where calls share ranks, the last one takes the places that are left.
+    fn of(&self, n: u64) -> Vec<u64> {
+        let mut ranks = Plan::new(&self.quantile_specs, n).ranks;
+        let last = ranks.last().copied().unwrap_or(1);
+        ranks.resize(self.each, last);
+        ranks
+    }
+
+    fn reserve(&self, groups: usize) -> Result<()> {
+        self.memory
+            .try_grow(groups * (GROUP_BYTES + self.each * KEY_BYTES))
+    }
 }
 
 impl PinnedGroups {
@@ -85,37 +124,14 @@ impl PinnedGroups {
         let mask = on.mask(source.filter.as_ref(), values)?;
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.aggregates.calls_of(column);
-        let quantile_specs: Arc<[QuantileSpec]> = quantile_specs
-            .map(|call| call.answer_spec().quantile_spec().clone())
-            .collect();
-        let ranks = quantile_specs.iter().map(most_ranks).sum::<usize>();
+        let quantile_specs = quantile_specs.map(|call| call.answer_spec().quantile_spec().clone());
+        let ranks = CallRanks::new(quantile_specs.collect(), on.memory.new_empty());
         let among = on.among(values, values.format(&spec), mask.as_ref());
-        let memory = &on.memory;
-        let mut chunks = Vec::new();
-        let wanted = |n| Plan::new(&quantile_specs, n).ranks;
-        let (segments, keys) = groups.select(&among, &mut on.report, wanted, |segments| {
-            let groups = segments.starts.len();
-            memory.try_grow(groups * (GROUP_BYTES + ranks * KEY_BYTES))?;
-            let places = in_parallel(&work_chunks(groups), |chunk| {
-                Ok((chunk.clone(), places(segments, chunk.clone(), &quantile_specs)))
-            })?;
-            let mut from = 0;
-            for (chunk, places) in &places {
-                chunks.push((chunk.clone(), from));
-                from += places.len();
-            }
-            let places: Vec<_> = places.into_iter().map(|(_, places)| places).collect();
-            Ok(places.concat())
-        })?;
-        if chunks.is_empty() {
-            // No row has a value, so the places were not asked for.
-            chunks.push((0..0, 0));
-        }
+        let (segments, keys) = groups.select(&among, &mut on.report, &ranks)?;
         Ok(SelectedGroups {
             segments,
             keys,
-            chunks,
-            quantile_specs,
+            ranks,
             spec,
         })
     }
@@ -132,14 +148,14 @@ impl PinnedGroups {
         all_codes(groups, self.groups[0], self.filter.as_ref(), known, on)
     }
 
-    /// The counts of one call for each of the groups `codes`.
-    fn count(
+    /// The groups in which the rows of one count lie.
+    fn counted<'a>(
         &self,
         count: &PinnedCount,
-        selected: &[SelectedGroups],
-        (groups, codes): (&Groups<'_>, &[u64]),
+        selected: &'a [SelectedGroups],
+        groups: &Groups<'_>,
         on: &mut OnDevice<'_>,
-    ) -> Result<ArrayRef> {
+    ) -> Result<Cow<'a, Segments>> {
         let has_nulls = |column: usize| on.table.column(column).has_nulls();
         let column = count.column.filter(|column| has_nulls(*column));
         // A column that was selected has these counts if it has values in the same rows.
@@ -147,19 +163,39 @@ impl PinnedGroups {
             let own = Some(source.column).filter(|column| has_nulls(*column));
             source.filter == count.filter && own == column
         };
-        let counted;
-        let segments = match self.sources.iter().position(is_same) {
-            Some(index) => &selected[index].segments,
-            None => {
-                let valid = column.map(Predicate::is_not_null);
-                let filter: Vec<_> = count.filter.iter().cloned().chain(valid).collect();
-                let filter = (!filter.is_empty()).then_some(Predicate::And(filter));
-                counted = present(groups, self.groups[0], filter.as_ref(), on)?;
-                &counted
-            }
-        };
-        let counts = by_code(codes, &segments.codes, |group| segments.length(group) as i64)?;
-        Ok(Arc::new(Int64Array::from(counts)))
+        if let Some(index) = self.sources.iter().position(is_same) {
+            return Ok(Cow::Borrowed(&selected[index].segments));
+        }
+        let valid = column.map(Predicate::is_not_null);
+        let filter: Vec<_> = count.filter.iter().cloned().chain(valid).collect();
+        let filter = (!filter.is_empty()).then_some(Predicate::And(filter));
+        present(groups, self.groups[0], filter.as_ref(), on).map(Cow::Owned)
+    }
+
+    /// The rows of the groups `codes`.
+    fn rows(
+        &self,
+        codes: &[u64],
+        groups: &Groups<'_>,
+        (selected, counted): (&[SelectedGroups], &[Cow<'_, Segments>]),
+        schema: &SchemaRef,
+    ) -> Result<RecordBatch> {
+        let longest = self.aggregates.calls.iter();
+        let longest = longest
+            .map(|(_, call)| call.answer_spec().quantile_spec().quantiles.len())
+            .max();
+        let items = codes.len().checked_mul(longest.unwrap_or(1));
+        items
+            .filter(|items| *items <= i32::MAX as usize)
+            .ok_or_else(|| resources_datafusion_err!("the lists of {} groups are too long", codes.len()))?;
+        let answers = selected.iter().map(|selected| selected.answers(codes));
+        let answers = answers.collect::<Result<Vec<_>>>()?;
+        let counts = counted.iter().map(|segments| -> Result<ArrayRef> {
+            let counts = by_code(codes, &segments.codes, |group| segments.length(group) as i64)?;
+            Ok(Arc::new(Int64Array::from(counts)))
+        });
+        let counts = counts.collect::<Result<Vec<_>>>()?;
+        answered_groups(&self.aggregates, schema, groups.values(codes)?, &answers, &counts)
     }
 }
 
@@ -193,22 +229,6 @@ pub(super) fn all_codes<'a>(
     }
 }
 
-/// Most ranks that a call needs in one group.
-fn most_ranks(quantile_spec: &QuantileSpec) -> usize {
-    quantile_spec.quantiles.len() * if quantile_spec.method.interpolates() { 2 } else { 1 }
-}
-
-/// Places, among all records, of the keys at the target ranks of some groups.
-fn places(segments: &Segments, groups: Range<usize>, quantile_specs: &Arc<[QuantileSpec]>) -> Vec<u64> {
-    let mut plans = Plans::new(Arc::clone(quantile_specs));
-    let mut places = Vec::with_capacity(groups.len() * quantile_specs.iter().map(most_ranks).sum::<usize>());
-    for group in groups {
-        let plan = plans.of(segments.length(group));
-        places.extend(plan.ranks.iter().map(|rank| segments.starts[group] + rank - 1));
-    }
-    places
-}
-
 /// Divides `groups` groups into work chunks, at most one for each processor, of [`LEAST_CHUNK`] groups or more.
 fn work_chunks(groups: usize) -> Vec<Range<usize>> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -236,87 +256,74 @@ fn in_parallel<P: Sync, T: Send>(chunks: &[P], work: impl Fn(&P) -> Result<T> + 
 impl SelectedGroups {
     /// The answers for each of the groups `codes`. Some of them can have no values in this column.
     fn answers(&self, codes: &[u64]) -> Result<Answers> {
-        let chunks = in_parallel(&self.chunks, |(groups, from)| {
-            self.chunk_answers(groups.clone(), *from)
-        })?;
-        let calls = (0..self.quantile_specs.len()).map(|call| {
-            let chunks: Vec<&dyn Array> = chunks.iter().map(|chunk| chunk[call].as_ref()).collect();
-            Ok(concat(&chunks)?)
-        });
-        let calls = calls.collect::<Result<_>>()?;
-        let lengths = by_code(codes, &self.segments.codes, |group| self.segments.length(group))?;
-        Ok(Answers::Values(calls, lengths))
-    }
-
-    /// The answers of each call for the groups of a work chunk, whose first key has the index `from`.
-    fn chunk_answers(&self, groups: Range<usize>, mut from: usize) -> Result<Vec<ArrayRef>> {
-        let mut plans = Plans::new(Arc::clone(&self.quantile_specs));
+        let mut plans = Plans::new(Arc::clone(&self.ranks.quantile_specs));
         let mut answers = GroupAnswers::new(plans.calls());
-        for group in groups {
+        for group in own_groups(codes, &self.segments.codes) {
             let n = self.segments.length(group);
             let plan = plans.of(n);
             let key_at = |rank: u64| {
                 let place = plan.ranks.binary_search(&rank).ok();
-                let key = place.and_then(|place| self.keys.get(from + place));
+                let key = place.and_then(|place| self.keys.get(group * self.ranks.each + place));
                 key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {n} values of group {group}"))
             };
             answers.add(n, &plan, &key_at)?;
-            from += plan.ranks.len();
         }
-        let calls = self.quantile_specs.iter().zip(&answers.found);
-        calls
-            .map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found))
-            .collect()
+        let calls = self.ranks.quantile_specs.iter().zip(&answers.found);
+        let calls = calls.map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found));
+        let lengths = by_code(codes, &self.segments.codes, |group| self.segments.length(group))?;
+        Ok(Answers::Values(calls.collect::<Result<_>>()?, lengths))
     }
+}
+
+/// The indices in `own` of the groups that lie between the first and the last of `codes`. Both lists are ascending.
+pub(super) fn own_groups(codes: &[u64], own: &[u64]) -> Range<usize> {
+    let (Some(first), Some(last)) = (codes.first(), codes.last()) else {
+        return 0..0;
+    };
+    own.partition_point(|own| own < first)..own.partition_point(|own| own <= last)
 }
 
 /// A value for each of the groups `codes`: that of `of` for the index of the group in `own`, or the default if it is not there. Both
 /// lists are ascending.
 ///
 /// # Errors
-/// An internal error for a group of `own` that is not in `codes`.
+/// An internal error for a group of `own` between the first and the last of `codes` that is not among them.
 pub(super) fn by_code<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize) -> T) -> Result<Vec<T>> {
-    let mut own = own.iter().enumerate().peekable();
-    let next = |code: &u64| own.next_if(|(_, own)| *own == code);
-    let each = codes.iter().map(next);
-    let each = each.map(|found| found.map_or_else(T::default, |(index, _)| of(index)));
-    let each = each.collect();
-    match own.next() {
+    let mut groups = own_groups(codes, own).peekable();
+    let each = codes
+        .iter()
+        .map(|code| groups.next_if(|group| own[*group] == *code));
+    let each = each.map(|group| group.map_or_else(T::default, &of)).collect();
+    match groups.next() {
         None => Ok(each),
-        Some((_, code)) => internal_err!("group {code} has rows, and is none"),
+        Some(group) => internal_err!("group {} has rows, and is none", own[group]),
     }
 }
 
+/// The rows of all groups, a batch for each work chunk. `rows` makes those of some of the groups `codes`.
+pub(super) fn chunked_rows(
+    codes: &[u64],
+    rows: impl Fn(&[u64]) -> Result<RecordBatch> + Sync,
+) -> Result<Vec<RecordBatch>> {
+    if codes.is_empty() {
+        return Ok(Vec::new());
+    }
+    in_parallel(&work_chunks(codes.len()), |chunk| rows(&codes[chunk.clone()]))
+}
+
 impl PinnedCalls for PinnedGroups {
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
         let selected = (0..self.sources.len()).map(|column| self.select(column, &groups, on));
         let selected = selected.collect::<Result<Vec<_>>>()?;
         let codes = self.codes(&selected, &groups, on)?;
-        if codes.is_empty() {
-            return Ok(RecordBatch::new_empty(Arc::clone(schema)));
-        }
-        let longest = self.aggregates.calls.iter();
-        let longest = longest
-            .map(|(_, call)| call.answer_spec().quantile_spec().quantiles.len())
-            .max();
-        let items = codes.len().checked_mul(longest.unwrap_or(1));
-        items
-            .filter(|items| *items <= i32::MAX as usize)
-            .ok_or_else(|| resources_datafusion_err!("the lists of {} groups are too long", codes.len()))?;
-        let answers = selected.iter().map(|selected| selected.answers(&codes));
-        let answers = answers.collect::<Result<Vec<_>>>()?;
-        let counts = self.counts.iter();
-        let counts = counts.map(|count| self.count(count, &selected, (&groups, &codes), on));
-        let counts = counts.collect::<Result<Vec<_>>>()?;
-        answered_groups(
-            &self.aggregates,
-            schema,
-            groups.values(&codes)?,
-            &answers,
-            &counts,
-        )
+        let counted = self.counts.iter();
+        let counted = counted.map(|count| self.counted(count, &selected, &groups, on));
+        let counted = counted.collect::<Result<Vec<_>>>()?;
+        chunked_rows(&codes, |codes| {
+            self.rows(codes, &groups, (&selected, &counted), schema)
+        })
     }
 
     fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {
@@ -381,6 +388,8 @@ mod tests {
         let own = [3, 7, 9];
         let found = by_code(&[1, 3, 7, 8, 9], &own, |index| index as u64 + 10).unwrap();
         assert_eq!(found, [0, 10, 11, 0, 12]);
+        // Groups of other work chunks do not count.
+        assert_eq!(by_code(&[7, 8], &own, |index| index + 1).unwrap(), [2, 0]);
         let missing = by_code(&[3, 9], &own, |index| index);
         assert!(missing.unwrap_err().to_string().contains("group 7"));
     }

@@ -86,16 +86,20 @@ impl PinnedQuery {
     }
 
     /// Computes all rows on the device.
-    fn answer(&self, memory: MemoryReservation, metrics: &ExecutionPlanMetricsSet) -> Result<RecordBatch> {
+    fn answer(
+        &self,
+        memory: MemoryReservation,
+        metrics: &ExecutionPlanMetricsSet,
+    ) -> Result<Vec<RecordBatch>> {
         let mut on = self.on(memory);
-        let batch = self.calls.batch(&mut on, &self.schema)?;
+        let batches = self.calls.batches(&mut on, &self.schema)?;
         record(&on.report, metrics);
         for (strategy, rounds) in on.rounds {
             let count = |name: String, n| MetricBuilder::new(metrics).counter(name, 0).add(n);
             count(strategy_metric(strategy), 1);
             count("rounds".to_owned(), rounds);
         }
-        Ok(batch)
+        Ok(batches)
     }
 
     /// The devices as `EXPLAIN` shows them.
@@ -201,8 +205,9 @@ impl PinnedWork {
         let (error, fallback) = match (answered, &self.fallback) {
             (Err(error), Some(fallback)) => (error, fallback),
             (answered, _) => {
-                let batch = answered.record_output(&baseline)?;
-                return Ok(futures::stream::once(async { Ok(batch) }).boxed());
+                let batches = answered?.into_iter();
+                let batches: Vec<_> = batches.map(|batch| Ok(batch.record_output(&baseline))).collect();
+                return Ok(futures::stream::iter(batches).boxed());
             }
         };
         log::warn!(

@@ -90,7 +90,7 @@ impl PinnedQuantiles {
 }
 
 impl PinnedCalls for PinnedQuantiles {
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
         let solutions = (0..self.sources.len()).map(|column| self.solve(column, on));
         let solutions = solutions.collect::<Result<Vec<_>>>()?;
         let columns = self.aggregates.outputs.iter().map(|output| match *output {
@@ -101,7 +101,7 @@ impl PinnedCalls for PinnedQuantiles {
             Output::Plain(_) => internal_err!("a device computes quantiles only"),
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        Ok(RecordBatch::try_new(schema.clone(), columns)?)
+        Ok(vec![RecordBatch::try_new(schema.clone(), columns)?])
     }
 
     fn columns(&self) -> Vec<usize> {

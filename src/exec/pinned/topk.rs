@@ -152,10 +152,10 @@ impl PinnedTopKCall {
 }
 
 impl PinnedCalls for PinnedTopK {
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
         let columns = self.0.iter().map(|call| call.answer(on));
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+        Ok(vec![RecordBatch::try_new(Arc::clone(schema), columns)?])
     }
 
     fn columns(&self) -> Vec<usize> {
@@ -196,7 +196,7 @@ pub(crate) struct PinnedRows {
 }
 
 impl PinnedCalls for PinnedRows {
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
         let column = on.column(self.key.column);
         let mask = on.mask(self.key.filter.as_ref(), column)?;
         let format = column.format(&KeySpec::for_order_by(column.data_type())?);
@@ -225,11 +225,11 @@ impl PinnedCalls for PinnedRows {
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        Ok(RecordBatch::try_new_with_options(
+        Ok(vec![RecordBatch::try_new_with_options(
             Arc::clone(schema),
             columns,
             &options,
-        )?)
+        )?])
     }
 
     fn columns(&self) -> Vec<usize> {

@@ -111,16 +111,30 @@ impl DeviceBuffer {
         Ok(bytes)
     }
 
-    /// Waits for the stream, and returns a range of bytes.
-    pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
+    /// Waits for the stream, and copies the bytes from the byte `at` on to all of `host`.
+    pub(super) fn read(&self, at: usize, host: &mut [u8]) -> Result<()> {
         let device = &self.device;
         let failed = |error| device.failed("copying from the device", error);
-        let Some(view) = self.view(range.start, range.end) else {
-            return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
+        if host.is_empty() {
+            return Ok(());
+        }
+        let Some(view) = self.view(at, at + host.len()) else {
+            return internal_err!("{} bytes at {at} of a buffer of {}", host.len(), self.bytes);
         };
-        let bytes = device.stream.clone_dtoh(&view).map_err(failed)?;
-        device.synchronize("copying from the device")?;
-        Ok(bytes)
+        device.stream.memcpy_dtoh(&view, host).map_err(failed)?;
+        device.synchronize("copying from the device")
+    }
+
+    /// Waits for the stream, and returns a range of bytes.
+    pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        self.to_numbers(range)
+    }
+
+    /// Waits for the stream, and returns the numbers in a range of bytes.
+    pub(super) fn to_numbers<T: Pod>(&self, range: Range<usize>) -> Result<Vec<T>> {
+        let mut numbers = vec![T::zeroed(); range.len() / size_of::<T>()];
+        self.read(range.start, bytemuck::cast_slice_mut(&mut numbers))?;
+        Ok(numbers)
     }
 
     /// Waits for the stream, and returns the number of 64 bits at the byte `at`.

@@ -98,11 +98,10 @@ impl Gather {
         let mut timeline = Timeline::start(device, self.timed)?;
         timeline.launch(&launch, &argument)?;
         timeline.end()?;
-        let host = out.to_host(0..bytes + self.count)?;
+        let values = array(data_type, self.count, &out)?;
         timeline.report(report)?;
-        report.bytes_from_device += host.len() as u64;
-        let (values, valid) = host.split_at(bytes);
-        array(data_type, self.count, values, valid)
+        report.bytes_from_device += out.len() as u64;
+        Ok(values)
     }
 
     fn launch(&self) -> Result<Launch> {
@@ -114,8 +113,25 @@ impl Gather {
     }
 }
 
+/// An array of the first `count` values of a buffer. Behind them it has a byte for each value, 0 for NULL, or nothing if no value is
+/// NULL. Waits for the device.
+pub(super) fn array(data_type: &DataType, count: usize, buffer: &DeviceBuffer) -> Result<ArrayRef> {
+    let Some(width) = storage_bytes(data_type) else {
+        return internal_err!("values of type {data_type} on a device");
+    };
+    // Aligned for any type.
+    let mut values = MutableBuffer::from_len_zeroed(count * width);
+    buffer.read(0, values.as_slice_mut())?;
+    array_of(
+        data_type,
+        count,
+        values,
+        &buffer.to_host(count * width..buffer.len())?,
+    )
+}
+
 /// An array of `count` values from their bytes. `valid` has a byte for each value, 0 for NULL, or is empty if no value is NULL.
-pub(super) fn array(data_type: &DataType, count: usize, values: &[u8], valid: &[u8]) -> Result<ArrayRef> {
+fn array_of(data_type: &DataType, count: usize, values: MutableBuffer, valid: &[u8]) -> Result<ArrayRef> {
     let nulls = valid.contains(&0).then(|| {
         let bits = BooleanBuffer::collect_bool(valid.len(), |row| valid[row] != 0);
         NullBuffer::new(bits)
@@ -124,12 +140,9 @@ pub(super) fn array(data_type: &DataType, count: usize, values: &[u8], valid: &[
         let bits = BooleanBuffer::collect_bool(values.len(), |row| values[row] != 0);
         return Ok(Arc::new(BooleanArray::new(bits, nulls)));
     }
-    // Aligned for any type.
-    let mut buffer = MutableBuffer::new(values.len());
-    buffer.extend_from_slice(values);
     let data = ArrayData::builder(data_type.clone())
         .len(count)
-        .add_buffer(buffer.into())
+        .add_buffer(values.into())
         .nulls(nulls)
         .build()?;
     Ok(make_array(data))
@@ -143,16 +156,21 @@ mod tests {
 
     #[test]
     fn bytes_become_arrays() {
+        let of = |data_type: &DataType, count, bytes: &[u8], valid: &[u8]| {
+            let mut values = MutableBuffer::new(bytes.len());
+            values.extend_from_slice(bytes);
+            array_of(data_type, count, values, valid)
+        };
         let values: Vec<u8> = [5_i16, -7, 300]
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect();
-        let found = array(&DataType::Int16, 3, &values, &[1, 0, 1]).unwrap();
+        let found = of(&DataType::Int16, 3, &values, &[1, 0, 1]).unwrap();
         assert_eq!(
             found.as_ref(),
             &Int16Array::from(vec![Some(5), None, Some(300)]) as &dyn Array
         );
-        let found = array(&DataType::Boolean, 3, &[1, 0, 1], &[1, 1, 0]).unwrap();
+        let found = of(&DataType::Boolean, 3, &[1, 0, 1], &[1, 1, 0]).unwrap();
         assert_eq!(
             found.as_boolean(),
             &BooleanArray::from(vec![Some(true), Some(false), None])
@@ -161,7 +179,7 @@ mod tests {
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect();
-        let found = array(&DataType::Decimal128(38, 3), 2, &values, &[1, 1]).unwrap();
+        let found = of(&DataType::Decimal128(38, 3), 2, &values, &[1, 1]).unwrap();
         let expected = Decimal128Array::from(vec![1_i128 << 100, -3]).with_precision_and_scale(38, 3);
         assert_eq!(found.as_ref(), &expected.unwrap() as &dyn Array);
     }

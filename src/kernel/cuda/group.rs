@@ -7,8 +7,8 @@
 //! Few ranks of large groups are found by [`group_brackets`](super::group_brackets), which sorts some of the rows only.
 //!
 //! Cost of a sort of all rows on one H200: 21 ms for 2^28 rows of Float32 in 1000 groups, where records have 5 digits (see
-//! [`sort`](super::sort)). The time does not depend on the number of groups or ranks, nor on how rows are spread over groups. Device
-//! memory: two records for each row.
+//! [`sort`](super::sort)); less in many short groups (see [`sort_groups`](super::sort_groups)). The time does not depend on the number of
+//! ranks. Device memory: two records for each row.
 
 use std::sync::Arc;
 
@@ -16,9 +16,10 @@ use datafusion::arrow::array::{Array, ArrayRef, make_array};
 use datafusion::arrow::buffer::NullBuffer;
 use datafusion::common::{Result, internal_err, resources_datafusion_err, resources_err};
 
-use super::buffer::{DeviceBuffer, numbers};
+use super::buffer::DeviceBuffer;
 use super::column::{DeviceColumn, KeyRange};
 use super::device::Device;
+use super::group_ranks::RankTable;
 use super::launch::{ColumnArgument, Kernels, Launch, halves, kernel_argument, whole};
 use super::report::Report;
 use super::select::Selection;
@@ -236,17 +237,17 @@ impl<'a> Groups<'a> {
             most: self.rows,
             shape: self.shape(0),
         };
-        let (segments, _) = self.ordered(rows, report, |_| Ok(Vec::new()))?;
+        let (segments, _) = self.ordered(rows, report, |_| Ok(None))?;
         Ok(segments)
     }
 
-    /// As [`Self::select`], by a sort of all rows. Keys count from the least key of the column.
+    /// As [`Self::select`], by a sort of all rows, for the ranks that `table` gives. Keys count from the least key of the column.
     pub(super) fn sorted(
         &self,
         among: &Selection<'_>,
         (least, shape): (KeyBits, RecordShape),
         report: &mut Report,
-        places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
+        table: impl FnOnce(&Segments) -> Result<RankTable>,
     ) -> Result<(Segments, PickedKeys)> {
         let rows = RecordRows {
             keys: Some((among, least)),
@@ -254,7 +255,7 @@ impl<'a> Groups<'a> {
             most: among.population(),
             shape,
         };
-        let (segments, keys) = self.ordered(rows, report, places)?;
+        let (segments, keys) = self.ordered(rows, report, |segments| table(segments).map(Some))?;
         if segments.records != among.population() {
             return internal_err!(
                 "{} values were announced to the device, it found {}",
@@ -288,12 +289,12 @@ impl<'a> Groups<'a> {
         self.numbers > 1 << 32
     }
 
-    /// Makes records of rows, sorts them, and returns the groups and the keys at `places`.
+    /// Makes records of rows, sorts them, and returns the groups and the keys at the ranks of `table`, if there is one.
     fn ordered(
         &self,
         rows: RecordRows<'_>,
         report: &mut Report,
-        places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
+        table: impl FnOnce(&Segments) -> Result<Option<RankTable>>,
     ) -> Result<(Segments, PickedKeys)> {
         let Some(record_bytes) = rows.shape.bytes() else {
             return resources_err!(
@@ -329,9 +330,12 @@ impl<'a> Groups<'a> {
             return internal_err!("{count} records on the device, {} were announced", rows.most);
         }
         let mut sort = RecordSort::try_new(work, room, rows.shape, count, self.limit)?;
-        sort.sort(0, &mut timeline)?;
-        let (segments, _) = sort.segments(&mut timeline, report)?;
-        let keys = sort.pick(&places(&segments)?, &mut timeline, report)?;
+        let heads = sort.sort_groups(&mut timeline)?;
+        let segments = sort.segments(&heads, report)?;
+        let keys = match table(&segments)? {
+            Some(table) => sort.ranks(&heads, &table, &mut timeline, report)?,
+            None => PickedKeys::default(),
+        };
         timeline.end()?;
         self.device.synchronize("grouping on the device")?;
         timeline.report(report)?;
@@ -451,7 +455,7 @@ pub(super) fn key_range(
     launch(device, &program(format, column.has_nulls()), "gr_range")?.run(device, &argument)?;
     report.kernels += 1;
     report.bytes_read += column.bytes() as u64;
-    let ends: Vec<[u64; 4]> = numbers(&ends.to_host(0..ends.len())?);
+    let ends: Vec<[u64; 4]> = ends.to_numbers(0..ends.len())?;
     let ranges = ends.iter().map(|[a, b, c, d]| (whole([*a, *b]), whole([*c, *d])));
     let range = ranges
         .filter(|(least, most)| least <= most)

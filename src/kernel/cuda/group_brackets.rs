@@ -12,8 +12,9 @@
 use datafusion::common::{Result, internal_err};
 
 use super::bracket_plan::{BracketPlan, MOST_BRACKETS};
-use super::buffer::{DeviceBuffer, numbers};
+use super::buffer::DeviceBuffer;
 use super::group::{Groups, HOST_BYTES};
+use super::group_ranks::{GroupRanks, RankTable};
 use super::launch::{Kernels, halves, kernel_argument, key_of};
 use super::report::Report;
 use super::runs::Candidates;
@@ -53,6 +54,7 @@ kernel_argument! {
         least: [u64; 2],
         numbers: u64,
         step: u64,
+        wanted: u64,
         low: [f64; MOST_BRACKETS],
         high: [f64; MOST_BRACKETS],
         sigmas: f64,
@@ -94,55 +96,32 @@ enum Located {
     Known(KeyBits),
 }
 
-/// The ranks of groups, or their places among all records where these have to be sorted.
-pub(super) type Selected = std::result::Result<(Segments, PickedKeys), Vec<u64>>;
+/// The groups and the keys at their ranks, or the table of ranks where all rows have to be sorted.
+pub(super) type Selected = std::result::Result<(Segments, PickedKeys), RankTable>;
 
 impl<'a> BracketRead<'a> {
-    /// A read for the ranks that `ranks` gives for a group of so many rows. `None` if a sort of all rows is faster.
-    pub(super) fn of_ranks(
+    /// A read by the brackets that `plan` makes for a group of so many rows. `None` if another method is faster.
+    pub(super) fn try_new(
         groups: &'a Groups<'a>,
         among: &'a Selection<'a>,
         (least, shape): (KeyBits, RecordShape),
-        ranks: impl FnOnce(u64) -> Vec<u64>,
-    ) -> Option<Self> {
-        let n = mean_rows(groups, among)?;
-        let plan = BracketPlan::of_ranks(&ranks(n), n)?;
-        Some(Self {
-            groups,
-            among,
-            least,
-            shape,
-            plan,
-        })
-    }
-
-    /// A read for the `k` best keys of each group. `None` if other methods are faster.
-    pub(super) fn of_best(
-        groups: &'a Groups<'a>,
-        among: &'a Selection<'a>,
-        (least, shape): (KeyBits, RecordShape),
-        (k, is_least): (u64, bool),
+        plan: impl FnOnce(u64) -> Option<BracketPlan>,
     ) -> Option<Self> {
         shape.bytes()?;
-        let plan = BracketPlan::of_best(k, is_least, mean_rows(groups, among)?)?;
         Some(Self {
             groups,
             among,
             least,
             shape,
-            plan,
+            plan: plan(mean_rows(groups, among)?)?,
         })
     }
 
-    /// The groups of all rows that count, and the keys at the places that `places` gives for these groups. Waits for the device.
+    /// The groups of all rows that count, and the keys at the wanted ranks of each. Waits for the device.
     ///
     /// # Errors
     /// As [`Groups::select`].
-    pub(super) fn select(
-        &self,
-        report: &mut Report,
-        places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
-    ) -> Result<Selected> {
+    pub(super) fn select(&self, report: &mut Report, wanted: &dyn GroupRanks) -> Result<Selected> {
         let (groups, device, rows) = (self.groups, self.groups.device, self.among.population());
         let each = self.record_bytes()?;
         let mut layout = Places::default();
@@ -160,9 +139,10 @@ impl<'a> BracketRead<'a> {
             return internal_err!("{kept} records on the device, {rows} were announced");
         }
         let mut sort = RecordSort::try_new(work, records, self.shape, kept, groups.limit)?;
-        sort.sort(0, &mut timeline)?;
+        let heads = sort.sort_groups(&mut timeline)?;
+        let inside = sort.segments(&heads, report)?;
         let tables = self.tables(work, &room, &argument, report)?;
-        let selected = self.located(&tables, &mut sort, places, &mut timeline, report)?;
+        let selected = self.located(&tables, (&sort, &inside), wanted, &mut timeline, report)?;
         timeline.end()?;
         device.synchronize("grouping on the device")?;
         timeline.report(report)?;
@@ -170,16 +150,15 @@ impl<'a> BracketRead<'a> {
         Ok(selected)
     }
 
-    /// The groups of all rows, and the keys at the places that `places` gives for them, of which `sort` has those inside brackets.
+    /// The groups of all rows, and the keys at the wanted ranks of each, of which `sort` has those inside brackets.
     fn located(
         &self,
         tables: &Tables,
-        sort: &mut RecordSort<'_>,
-        places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
+        (sort, inside): (&RecordSort<'_>, &Segments),
+        wanted: &dyn GroupRanks,
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<Selected> {
-        let (inside, _) = sort.segments(timeline, report)?;
         let (rows, segments) = (self.among.population(), tables.segments());
         if segments.records != rows {
             return internal_err!(
@@ -187,9 +166,9 @@ impl<'a> BracketRead<'a> {
                 segments.records
             );
         }
-        let wanted = places(&segments)?;
-        let Some(located) = tables.locate(&segments, &inside, &wanted) else {
-            return Ok(Err(wanted));
+        let table = RankTable::try_new(&segments, wanted)?;
+        let Some(located) = tables.locate(&segments, inside, &table) else {
+            return Ok(Err(table));
         };
         let kept = located.iter().filter_map(|located| match located {
             Located::Kept(place) => Some(*place),
@@ -222,10 +201,13 @@ impl<'a> BracketRead<'a> {
         let mut lease = WorkspaceLease::lock(device);
         let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
         let argument = self.read(work, &room, (out.address(), most), "gb_rows", timeline, report)?;
-        let argument = BracketsArgument { step: k, ..argument };
+        let argument = BracketsArgument {
+            wanted: k,
+            ..argument
+        };
         self.launch("gb_check", 0, &argument, timeline)?;
         let cursors = room.cursors + size_of::<u64>();
-        let found: Vec<u64> = numbers(&work.to_host(cursors..cursors + 2 * size_of::<u64>())?);
+        let found: Vec<u64> = work.to_numbers(cursors..cursors + 2 * size_of::<u64>())?;
         match found.as_slice() {
             [count, 0] if *count <= most => Ok(Some(Candidates {
                 rows: out,
@@ -328,17 +310,16 @@ impl<'a> BracketRead<'a> {
         report.bytes_read += self.among.bytes() / self.plan.step;
         let sampled = work.number(room.cursors)?;
         let mut sort = RecordSort::try_new(work, room.sample, self.shape, sampled, self.groups.limit)?;
-        sort.sort(0, timeline)?;
-        let (sampled_groups, heads) = sort.heads(timeline)?;
+        let heads = sort.sort_groups(timeline)?;
         let read = BracketsArgument {
             out,
             room: fits,
             cursor: at(room.cursors) + size_of::<u64>() as u64,
             sample: sort.records(),
-            heads: heads.address(),
-            head_codes: heads.address() + (sampled_groups * size_of::<u64>()) as u64,
+            heads: heads.starts(),
+            head_codes: heads.codes(),
             sampled,
-            sampled_groups: sampled_groups as u64,
+            sampled_groups: heads.groups as u64,
             ..draw
         };
         self.launch("gb_table", 0, &read, timeline)?;
@@ -416,7 +397,7 @@ impl<'a> BracketRead<'a> {
         Ok(Tables {
             brackets: argument.brackets as usize,
             keys: table.chunks_exact(key).map(key_of).collect(),
-            counts: numbers(&work.to_host(room.counts..room.counts + counts)?),
+            counts: work.to_numbers(room.counts..room.counts + counts)?,
         })
     }
 }
@@ -455,24 +436,22 @@ impl Tables {
         segments
     }
 
-    /// Where the records at the places `wanted`, which ascend, are: `all` has the groups of all rows, `inside` those of the rows inside
-    /// brackets. `None` if one of them is outside of all brackets.
-    fn locate(&self, all: &Segments, inside: &Segments, wanted: &[u64]) -> Option<Vec<Located>> {
-        let mut located = Vec::with_capacity(wanted.len());
+    /// Where the records at the ranks of each group are: `all` has the groups of all rows, `inside` those of the rows inside brackets.
+    /// `None` if one of them is outside of all brackets.
+    fn locate(&self, all: &Segments, inside: &Segments, table: &RankTable) -> Option<Vec<Located>> {
+        let mut located = Vec::with_capacity(all.codes.len() * table.each);
         let mut kept = inside.codes.iter().zip(&inside.starts).peekable();
-        let mut wanted = wanted.iter().copied().peekable();
         for (index, code) in all.codes.iter().enumerate() {
             while kept.next_if(|(kept, _)| *kept < code).is_some() {}
             let first = kept
                 .peek()
                 .filter(|(kept, _)| *kept == code)
                 .map(|(_, start)| **start);
-            let end = all.starts[index] + all.length(index);
-            while let Some(place) = wanted.next_if(|place| *place < end) {
-                located.push(self.locate_rank(*code as usize, place - all.starts[index], first)?);
+            for rank in table.of(all.length(index)) {
+                located.push(self.locate_rank(*code as usize, rank - 1, first)?);
             }
         }
-        wanted.next().is_none().then_some(located)
+        Some(located)
     }
 
     /// Where the record with this rank, from 0, in the group of a code is, whose first record inside brackets is at `first`.
@@ -521,14 +500,23 @@ mod tests {
             starts: vec![0, 3],
             records: 5,
         };
-        let found = tables.locate(&all, &inside, &[4, 6, 12, 13, 15, 16]).unwrap();
+        // The ranks, from 1, of groups of 15 and of 2 rows.
+        let table = |long: &[u64]| RankTable {
+            each: long.len(),
+            lengths: vec![2, 15],
+            ranks: [&[1, 2, 2, 2][..long.len()], long].concat(),
+        };
+        let found = tables.locate(&all, &inside, &table(&[5, 7, 13, 14])).unwrap();
         let kept = [0, 2].map(Located::Kept).into_iter();
         let known = [30, 30].map(Located::Known);
-        let last = [3, 4].map(Located::Kept);
+        let last = [3, 4, 4, 4].map(Located::Kept);
         assert_eq!(found, kept.chain(known).chain(last).collect::<Vec<_>>());
-        for outside in [0, 3, 7, 11, 14] {
-            assert_eq!(tables.locate(&all, &inside, &[outside]), None, "{outside}");
+        for outside in [1, 4, 8, 12, 15, 16] {
+            assert_eq!(
+                tables.locate(&all, &inside, &table(&[outside])),
+                None,
+                "{outside}"
+            );
         }
-        assert_eq!(tables.locate(&all, &inside, &[17]), None);
     }
 }

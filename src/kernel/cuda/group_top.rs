@@ -14,9 +14,10 @@
 //! be among the best ([`TopMethod::Runs`]), and only these become records. Device memory: two records for each row, and 8 bytes more
 //! for each row where places stand for values.
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{ArrayRef, new_empty_array};
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
+use super::bracket_plan::BracketPlan;
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::gather::array;
@@ -82,10 +83,17 @@ pub struct GroupTopSelection<'a> {
 pub struct GroupTop {
     /// Codes of the groups that have rows, ascending.
     pub codes: Vec<u64>,
-    /// Number of rows of each group.
-    pub lengths: Vec<usize>,
+    /// The index in `values` of the first row of each group, and the number of all rows.
+    pub offsets: Vec<usize>,
     /// Values of these rows, best first, one group after the other.
     pub values: ArrayRef,
+}
+
+impl GroupTop {
+    /// Number of rows of the group at this index.
+    pub fn length(&self, group: usize) -> usize {
+        self.offsets[group + 1] - self.offsets[group]
+    }
 }
 
 impl<'a> GroupTopSelection<'a> {
@@ -161,8 +169,8 @@ impl<'a> GroupTopSelection<'a> {
     fn none(&self) -> Result<GroupTop> {
         Ok(GroupTop {
             codes: Vec::new(),
-            lengths: Vec::new(),
-            values: array(self.values.data_type(), 0, &[], &[])?,
+            offsets: vec![0],
+            values: new_empty_array(self.values.data_type()),
         })
     }
 
@@ -191,7 +199,8 @@ impl<'a> GroupTopSelection<'a> {
     /// The rows that reach the floors of their groups.
     fn above_floors(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
         let shape = self.groups.key_shape(&self.keys, report)?;
-        match BracketRead::of_best(self.groups, &self.keys, shape, (self.k, self.least)) {
+        let plan = |n| BracketPlan::of_best(self.k, self.least, n);
+        match BracketRead::try_new(self.groups, &self.keys, shape, plan) {
             Some(read) => read.best(self.k, timeline, report),
             None => Ok(None),
         }
@@ -234,11 +243,17 @@ impl<'a> GroupTopSelection<'a> {
             (false, Some([place_bits, _])) => place_bits,
             (false, None) => 0,
         };
-        sort.sort(first, timeline)?;
-        let (segments, starts) = sort.segments(timeline, report)?;
-        let (lengths, offsets) = self.answer_rows(&segments);
+        let heads = match first {
+            0 => sort.sort_groups(timeline)?,
+            first => {
+                sort.sort(first, timeline)?;
+                sort.heads(timeline)?
+            }
+        };
+        let segments = sort.segments(&heads, report)?;
+        let offsets = self.answer_rows(&segments);
         let total = offsets.last().copied().unwrap_or(0);
-        room(lengths.len(), total as usize)?;
+        room(segments.codes.len(), total as usize)?;
         let sent = DeviceBuffer::from_numbers(device, &offsets, limit, report)?;
         let nullable = self.values.has_nulls();
         let Some(width) = storage_bytes(self.values.data_type()) else {
@@ -250,7 +265,7 @@ impl<'a> GroupTopSelection<'a> {
             value: fields.value,
             from: sort.records(),
             offsets: sent.address(),
-            groups: lengths.len() as u64,
+            groups: segments.codes.len() as u64,
             out: out.address(),
             out_valid: if nullable {
                 out.address() + (total * width) as u64
@@ -266,45 +281,42 @@ impl<'a> GroupTopSelection<'a> {
             plan.order = order.address();
             plan.value.bits = place_bits;
         }
-        // A buffer that the kernels still read: dropped after the wait for the device.
+        // A buffer that kernels still read, as `heads` is: dropped after the wait for the device.
         let best = if by_warps {
             let record_bytes = shape.bytes().unwrap_or(0);
             let best = device.allocate(total * record_bytes, limit)?;
             plan.best = best.address();
             let lists = (&segments, offsets.as_slice());
             self.select(shape, lists, (plan, sort.room()), timeline, report)?;
-            best
+            Some(best)
         } else {
-            plan.starts = starts.address();
-            starts
+            plan.starts = heads.starts();
+            None
         };
         let blocks = (total as u64).div_ceil(u64::from(THREADS)) as u32;
         let grid = [blocks.clamp(1, everywhere(device)[0]), THREADS];
         let launch = kernels(device, shape, None)?.launch("gt_answer", grid, 0)?;
         timeline.launch(&launch, &plan)?;
-        let host = out.to_host(0..out.len())?;
-        drop((best, sent));
-        report.bytes_from_device += host.len() as u64;
-        let (values, valid) = host.split_at(total * width);
+        report.bytes_from_device += out.len() as u64;
+        let values = array(self.values.data_type(), total, &out)?;
+        drop((best, heads, sent));
         Ok(GroupTop {
             codes: segments.codes,
-            lengths: lengths.into_iter().map(|length| length as usize).collect(),
-            values: array(self.values.data_type(), total, values, valid)?,
+            offsets: offsets.into_iter().map(|offset| offset as usize).collect(),
+            values,
         })
     }
 
-    /// Number of rows of each group's answer, and the sums of these numbers before each group and at the end.
-    fn answer_rows(&self, segments: &Segments) -> (Vec<u64>, Vec<u64>) {
-        let lengths = (0..segments.starts.len()).map(|group| segments.length(group).min(self.k));
-        let lengths: Vec<u64> = lengths.collect();
-        let mut offsets = Vec::with_capacity(lengths.len() + 1);
-        offsets.push(0);
+    /// The sums of the numbers of rows of all answers before each group's, and of all.
+    fn answer_rows(&self, segments: &Segments) -> Vec<u64> {
+        let mut offsets = Vec::with_capacity(segments.starts.len() + 1);
         let mut total = 0;
-        for length in &lengths {
-            total += length;
+        offsets.push(total);
+        for group in 0..segments.starts.len() {
+            total += segments.length(group).min(self.k);
             offsets.push(total);
         }
-        (lengths, offsets)
+        offsets
     }
 
     /// Runs WarpSelect over records in the order of groups, until each group has one list.

@@ -6,6 +6,7 @@ use datafusion::arrow::datatypes::DataType;
 
 use super::select::FILES;
 use super::shape::Shape;
+use super::sort_groups;
 use super::source::{ColumnFormat, KernelFile, Program};
 
 /// The programs that queries over columns of these types are likely to need on a device whose blocks have `shared` bytes of shared
@@ -45,6 +46,7 @@ pub(crate) fn likely_programs(types: &[DataType], shared: usize) -> Vec<Program>
     }
     let records = [8, 16].map(|bytes| Program::of(KernelFile::Sort, ColumnFormat::unsigned(bytes)));
     programs.extend(records);
+    programs.extend(sort_groups::programs());
     programs.push(Program::of(KernelFile::Gather, rows));
     let filtered = formats.iter().map(|format| format.in_total_order()).chain([rows]);
     programs.extend(filtered.map(|format| Program::of(KernelFile::Filter, format)));
@@ -102,7 +104,7 @@ mod tests {
             assert!(!programs[..at].contains(program), "{program:?}");
         }
         // Dates have the format of integers. Each of two formats has 5 programs, and as many for rows that can be missing, and a filter.
-        assert_eq!(programs.len(), 2 * (2 * 5 + 1) + 10);
+        assert_eq!(programs.len(), 2 * (2 * 5 + 1) + 12);
         assert!(likely_programs(&[DataType::Utf8], 227 << 10).is_empty());
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use super::buffer::numbers;
 use super::group::{GroupArgument, GroupColumn, Groups, launch, program};
 use super::launch::ColumnArgument;
 use super::report::Report;
@@ -61,7 +60,7 @@ fn column_run_starts(
     report.bytes_read += column.bytes() as u64;
     let count = heads.number(cursor)?;
     let starts = if count <= room {
-        let heads = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
+        let heads = heads.to_numbers(0..count as usize * size_of::<u64>())?;
         report.bytes_from_device += (heads.len() * size_of::<u64>()) as u64;
         Some(Arc::new(merged(&heads, &[0, column.rows()])))
     } else {

@@ -10,7 +10,7 @@
 
 use datafusion::common::Result;
 
-use super::buffer::{DeviceBuffer, numbers};
+use super::buffer::DeviceBuffer;
 use super::group::Groups;
 use super::launch::{ColumnArgument, Kernels, kernel_argument};
 use super::report::Report;
@@ -164,7 +164,7 @@ impl<'a> RunSelection<'a> {
             }
             None => self.by_blocks(count, plan, &argument, timeline)?,
         }
-        let mut found = numbers(&lists.to_host(cursors..end)?);
+        let mut found = lists.to_numbers(cursors..end)?;
         // Warps find only ties that are in their queues. Blocks read the runs with other ties again.
         let ties = found.last().copied().unwrap_or(0);
         if queue.is_some() && ties > 0 {
@@ -177,7 +177,7 @@ impl<'a> RunSelection<'a> {
                 ..argument
             };
             self.by_blocks(ties, plan, &argument, timeline)?;
-            found = numbers(&lists.to_host(cursors..end)?);
+            found = lists.to_numbers(cursors..end)?;
         }
         match found.as_slice() {
             [count, 0] if *count <= room => Ok(Some(Candidates { rows, count: *count })),

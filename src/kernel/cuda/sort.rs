@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
 
-use super::buffer::{DeviceBuffer, numbers};
+use super::buffer::DeviceBuffer;
 use super::device::Device;
 use super::launch::{Kernels, kernel_argument, key_of};
 use super::report::Report;
@@ -80,6 +80,20 @@ pub struct PickedKeys {
 }
 
 impl PickedKeys {
+    /// The keys in these bytes, `width` for each key or record of this shape.
+    pub(super) fn new(records: Vec<u8>, width: usize, shape: RecordShape) -> Self {
+        let mask = match shape.key_bits {
+            0 => 0,
+            bits => KeyBits::MAX >> (KeyBits::BITS - bits),
+        };
+        Self {
+            records,
+            width,
+            mask,
+            least: 0,
+        }
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.records.len().checked_div(self.width).unwrap_or(0)
@@ -108,6 +122,47 @@ impl PickedKeys {
         let from = index.checked_mul(self.width)?;
         let record = self.records.get(from..from + self.width)?;
         Some((key_of(record) & self.mask) + self.least)
+    }
+}
+
+/// Where the groups of sorted records begin, on the device.
+#[derive(Debug)]
+pub(super) struct Heads {
+    /// Number of groups.
+    pub(super) groups: usize,
+    /// The index of the first record of each group, the code of each group, and one number more.
+    found: DeviceBuffer,
+}
+
+impl Heads {
+    /// Address of the index of the first record of each group.
+    pub(super) fn starts(&self) -> u64 {
+        self.found.address()
+    }
+
+    /// Address of the codes of the groups.
+    pub(super) fn codes(&self) -> u64 {
+        self.starts() + self.bytes() as u64
+    }
+
+    /// Address of the number of groups that [`RecordSort::sort_groups`] found too long.
+    pub(super) fn longer_address(&self) -> u64 {
+        self.codes() + self.bytes() as u64
+    }
+
+    /// Bytes of a number for each group.
+    fn bytes(&self) -> usize {
+        self.groups * size_of::<u64>()
+    }
+
+    pub(super) fn zero_longer(&mut self) -> Result<()> {
+        let at = 2 * self.bytes();
+        self.found.zero(at..at + size_of::<u64>())
+    }
+
+    /// The number at [`Self::longer_address`]. Waits for the device.
+    pub(super) fn longer(&self) -> Result<u64> {
+        self.found.number(2 * self.bytes())
     }
 }
 
@@ -257,61 +312,73 @@ impl<'a> RecordSort<'a> {
         self.argument.to
     }
 
-    /// The number of groups of sorted records, and a buffer on the device with the index of the first record of each group, followed by
-    /// their codes. Waits for the device.
-    pub(super) fn heads(&mut self, timeline: &mut Timeline<'_>) -> Result<(usize, DeviceBuffer)> {
-        if self.argument.count == 0 {
-            return Ok((0, self.device.allocate(0, self.limit)?));
-        }
-        let grid = [self.argument.blocks, THREADS];
-        self.launch("so_tally", grid, 0, timeline)?;
-        self.launch("so_scan", [1, SCAN_THREADS], 0, timeline)?;
-        let groups = self.work.number(self.room.totals)? as usize;
-        let bytes = groups * size_of::<u64>();
-        let found = self.device.allocate(2 * bytes, self.limit)?;
-        self.argument.starts = found.address();
-        self.argument.codes = found.address() + bytes as u64;
-        self.launch("so_heads", grid, 0, timeline)?;
-        Ok((groups, found))
+    /// The shape of the records.
+    pub(super) fn shape(&self) -> RecordShape {
+        self.shape
     }
 
-    /// The groups of sorted records, and the buffer of [`Self::heads`]. Waits for the device twice.
-    pub(super) fn segments(
-        &mut self,
-        timeline: &mut Timeline<'_>,
-        report: &mut Report,
-    ) -> Result<(Segments, DeviceBuffer)> {
-        let (groups, found) = self.heads(timeline)?;
-        let host = found.to_host(0..found.len())?;
-        report.bytes_from_device += host.len() as u64;
-        let (starts, codes) = host.split_at(groups * size_of::<u64>());
-        let segments = Segments {
-            codes: numbers(codes),
-            starts: numbers(starts),
+    /// Bytes of a record.
+    pub(super) fn record_bytes(&self) -> usize {
+        self.record_bytes
+    }
+
+    /// Number of records.
+    pub(super) fn count(&self) -> u64 {
+        self.argument.count
+    }
+
+    /// The device that the records are on.
+    pub(super) fn device(&self) -> &'a Arc<Device> {
+        self.device
+    }
+
+    /// Most bytes of device memory that this crate may hold.
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// The groups of sorted records. Waits for the device.
+    pub(super) fn heads(&mut self, timeline: &mut Timeline<'_>) -> Result<Heads> {
+        let grid = [self.argument.blocks, THREADS];
+        let mut groups = 0;
+        if self.argument.count > 0 {
+            self.launch("so_tally", grid, 0, timeline)?;
+            self.launch("so_scan", [1, SCAN_THREADS], 0, timeline)?;
+            groups = self.work.number(self.room.totals)? as usize;
+        }
+        let found = self
+            .device
+            .allocate((2 * groups + 1) * size_of::<u64>(), self.limit)?;
+        let heads = Heads { groups, found };
+        if groups > 0 {
+            self.argument.starts = heads.starts();
+            self.argument.codes = heads.codes();
+            self.launch("so_heads", grid, 0, timeline)?;
+        }
+        Ok(heads)
+    }
+
+    /// The groups of sorted records, on the host. Waits for the device.
+    pub(super) fn segments(&self, heads: &Heads, report: &mut Report) -> Result<Segments> {
+        let bytes = heads.bytes();
+        report.bytes_from_device += 2 * bytes as u64;
+        Ok(Segments {
+            codes: heads.found.to_numbers(bytes..2 * bytes)?,
+            starts: heads.found.to_numbers(0..bytes)?,
             records: self.argument.count,
-        };
-        Ok((segments, found))
+        })
     }
 
     /// The keys of the records at these places, which count from 0. Waits for the device.
     pub(super) fn pick(
-        &mut self,
+        &self,
         places: &[u64],
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<PickedKeys> {
-        let mask = match self.shape.key_bits {
-            0 => 0,
-            bits => KeyBits::MAX >> (KeyBits::BITS - bits),
-        };
-        let mut keys = PickedKeys {
-            records: Vec::new(),
-            width: self.record_bytes,
-            mask,
-            least: 0,
-        };
+        let keys = |records| PickedKeys::new(records, self.record_bytes, self.shape);
         if places.is_empty() {
-            return Ok(keys);
+            return Ok(keys(Vec::new()));
         }
         if places.iter().any(|place| *place >= self.argument.count) {
             return internal_err!("a record beyond {} on the device", self.argument.count);
@@ -320,15 +387,18 @@ impl<'a> RecordSort<'a> {
         let picked = self
             .device
             .allocate(places.len() * self.record_bytes, self.limit)?;
-        self.argument.places = sent.address();
-        self.argument.picked = picked.address();
-        self.argument.picks = places.len() as u64;
+        let argument = SortArgument {
+            places: sent.address(),
+            picked: picked.address(),
+            picks: places.len() as u64,
+            ..self.argument
+        };
         let blocks = places.len().div_ceil(THREADS as usize) as u32;
         let most = 4 * self.device.multiprocessors();
-        self.launch("so_pick", [blocks.min(most), THREADS], 0, timeline)?;
-        keys.records = picked.to_host(0..picked.len())?;
-        report.bytes_from_device += keys.records.len() as u64;
-        Ok(keys)
+        let launch = self.kernels.launch("so_pick", [blocks.min(most), THREADS], 0)?;
+        timeline.launch(&launch, &argument)?;
+        report.bytes_from_device += picked.len() as u64;
+        Ok(keys(picked.to_host(0..picked.len())?))
     }
 }
 
@@ -395,9 +465,5 @@ mod tests {
         };
         let lengths: Vec<_> = (0..3).map(|index| segments.length(index)).collect();
         assert_eq!(lengths, [5, 1, 4]);
-        assert_eq!(
-            numbers::<u64>(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
-            [1, 256]
-        );
     }
 }

@@ -77,13 +77,15 @@ pub enum KernelFile {
     GroupTop,
     /// The sort of records.
     Sort,
+    /// The sort of short groups of records, and the keys at ranks of groups.
+    SortGroups,
     /// The rows of a matrix that are nearest to a point.
     Nearest,
 }
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 12] = [
+    pub const ALL: [KernelFile; 13] = [
         KernelFile::SampleSelect,
         KernelFile::SampleFinish,
         KernelFile::Bucket,
@@ -95,6 +97,7 @@ impl KernelFile {
         KernelFile::GroupBrackets,
         KernelFile::GroupTop,
         KernelFile::Sort,
+        KernelFile::SortGroups,
         KernelFile::Nearest,
     ];
 
@@ -112,6 +115,7 @@ impl KernelFile {
             KernelFile::GroupBrackets => "group_brackets.cu",
             KernelFile::GroupTop => "group_top.cu",
             KernelFile::Sort => "sort.cu",
+            KernelFile::SortGroups => "sort_groups.cu",
             KernelFile::Nearest => "nearest.cu",
         }
     }
@@ -129,6 +133,7 @@ impl KernelFile {
             KernelFile::GroupBrackets => "gb_sizes",
             KernelFile::GroupTop => "gt_sizes",
             KernelFile::Sort => "so_sizes",
+            KernelFile::SortGroups => "sg_sizes",
             KernelFile::Nearest => "nr_sizes",
         }
     }
@@ -147,6 +152,7 @@ impl KernelFile {
             KernelFile::GroupBrackets => include_str!("../../../kernels/group_brackets.cu"),
             KernelFile::GroupTop => include_str!("../../../kernels/group_top.cu"),
             KernelFile::Sort => include_str!("../../../kernels/sort.cu"),
+            KernelFile::SortGroups => include_str!("../../../kernels/sort_groups.cu"),
             KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),
         })
     }
