@@ -24,6 +24,7 @@ mod give_way;
 mod group_engine;
 mod grouped;
 mod grouped_topk;
+mod kept_views;
 mod mode;
 mod moving;
 mod numbered;
@@ -61,6 +62,7 @@ pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
 pub use grouped_topk::GroupedTopKExec;
 pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+pub use kept_views::KeptViewsExec;
 pub(crate) use mode::{Mode, by_key};
 pub use moving::MovingQuantilesExec;
 #[cfg(feature = "cuda")]

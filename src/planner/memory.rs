@@ -4,6 +4,10 @@
 //! ```text
 //! WindowAggExec                                           ->   ReservingWindowExec
 //!
+//! BoundedWindowAggExec                                    ->   BoundedWindowAggExec
+//!   rows with columns of views                            ->     KeptViewsExec
+//!                                                         ->       rows with columns of views
+//!
 //! AggregateExec: mode=Final, aggr=[array_agg(x), ..]      ->   GroupedQuantilesExec: plain=[array_agg(x), ..]
 //!   AggregateExec: mode=Partial, aggr=[array_agg(x), ..]
 //! ```
@@ -22,11 +26,13 @@ use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
-use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, ExecutionPlan, ExecutionPlanProperties, InputOrderMode, ReplaceChildrenOptions,
+};
 
 use super::call_spec::aggregate_call;
-use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, ReservingWindowExec};
+use crate::exec::{ExecAggregate, GroupedQuantilesExec, KeptViewsExec, PlainAggregate, ReservingWindowExec};
 
 /// The session with the rules of this module; `None` if memory has no limit, or the plan needs none of the rules.
 ///
@@ -73,7 +79,8 @@ fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
-/// Replaces `WindowAggExec` by [`ReservingWindowExec`]. `BoundedWindowAggExec` stays: it holds few rows.
+/// Replaces `WindowAggExec` by [`ReservingWindowExec`]. `BoundedWindowAggExec` stays, as it holds few rows, but for the bytes behind views,
+/// which a [`KeptViewsExec`] below it reserves.
 #[derive(Debug)]
 struct ReservingWindowsRule;
 
@@ -84,11 +91,21 @@ impl PhysicalOptimizerRule for ReservingWindowsRule {
         _config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         plan.transform_up(|plan| {
-            Ok(match plan.downcast_ref::<WindowAggExec>() {
-                Some(window) if !plan.boundedness().is_unbounded() => {
-                    Transformed::yes(Arc::new(ReservingWindowExec::try_new(window.clone())?))
+            if plan.boundedness().is_unbounded() {
+                return Ok(Transformed::no(plan));
+            }
+            if let Some(window) = plan.downcast_ref::<WindowAggExec>() {
+                let window = ReservingWindowExec::try_new(window.clone())?;
+                return Ok(Transformed::yes(Arc::new(window)));
+            }
+            let bounded = plan.downcast_ref::<BoundedWindowAggExec>();
+            let kept = bounded.map(|window| KeptViewsExec::try_new(Arc::clone(window.input())));
+            Ok(match kept.transpose()?.flatten() {
+                Some(kept) => {
+                    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+                    Transformed::yes(plan.replace_children(vec![Arc::new(kept)], options)?)
                 }
-                _ => Transformed::no(plan),
+                None => Transformed::no(plan),
             })
         })
         .data()

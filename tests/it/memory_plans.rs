@@ -98,6 +98,43 @@ async fn a_window_over_more_than_memory_says_how_much_it_wants() {
     all_is_given_back(&ctx).await;
 }
 
+/// An array of views that is joined from others keeps the bytes behind all of their views.
+#[tokio::test]
+async fn strings_that_a_window_over_frames_keeps_are_reserved() {
+    let folder = TempDir::new().unwrap();
+    let free = session_on(
+        runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
+        2,
+    );
+    let (narrow, wide) = (limited(2 << 20, 2, &folder), limited(64 << 20, 2, &folder));
+    // 70 011 strings of some 40 bytes are 2.3 MB, of which four in five are not NULL.
+    for ctx in [&free, &narrow, &wide] {
+        let no_spare = "SET datafusion.execution.sort_spill_reservation_bytes = 0";
+        query(ctx, no_spare).await.unwrap();
+        register(ctx, "t", &table(70_011), 2, 1024);
+    }
+    let sql = "SELECT i, max(s) OVER (ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS m FROM (SELECT i, s FROM t ORDER BY i LIMIT 70000)";
+    let plan = physical_plan(&wide, sql).await;
+    assert!(plan.contains("KeptViewsExec"), "{plan}");
+    assert!(!physical_plan(&free, sql).await.contains("KeptViewsExec"));
+    let numbers = "SELECT i, max(g) OVER (ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS m FROM t";
+    assert!(!physical_plan(&wide, numbers).await.contains("KeptViewsExec"));
+    let total = format!("SELECT count(m), min(m), max(m) FROM ({sql})");
+    assert_eq!(rows(&wide, &total).await, rows(&free, &total).await);
+    let unordered =
+        "SELECT count(m) FROM (SELECT max(s) OVER (ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS m FROM t)";
+    let error = query(&narrow, unordered).await.unwrap_err();
+    let message = error.to_string();
+    assert!(
+        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+            && message.contains("keeps the strings of all its rows")
+            && message.contains("bytes wanted"),
+        "{message}"
+    );
+    drop(error);
+    all_is_given_back(&narrow).await;
+}
+
 #[tokio::test]
 async fn aggregations_of_a_limited_session_that_keep_rows_are_hosted() {
     let folder = TempDir::new().unwrap();

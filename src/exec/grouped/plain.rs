@@ -70,13 +70,14 @@ impl PlainGroups {
         })
     }
 
-    /// Bytes held. Input that is kept counts twice, since states and answers are copies of it.
+    /// Bytes held. Input that is kept counts once more, since states and answers are copies of it, and so do the lists of its rows, which
+    /// grow by doubling.
     pub(super) fn bytes(&self) -> usize {
         let sizes = self.accumulators.iter().zip(&self.input_bytes);
         sizes
             .map(|(accumulator, input_bytes)| {
-                let kept = input_bytes.unwrap_or(0);
-                accumulator.size().max(kept) + kept
+                let size = accumulator.size();
+                input_bytes.map_or(size, |kept| 2 * size.max(kept) + kept)
             })
             .sum()
     }

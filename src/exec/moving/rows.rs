@@ -202,8 +202,11 @@ impl MovingRows {
         let keep = keep.min().unwrap_or(0).min(self.next + frames[0].len());
         self.next = self.next + frames[0].len() - keep;
         self.held -= keep;
-        let kept = columns.iter().map(|column| vec![column.slice(keep, self.held)]);
-        self.columns = kept.collect();
+        let kept = columns.iter().map(|column| {
+            // Joined views keep the bytes of all rows before.
+            Ok(vec![lean(&column.slice(keep, self.held))?])
+        });
+        self.columns = kept.collect::<Result<_>>()?;
         timer.done();
         Ok(())
     }

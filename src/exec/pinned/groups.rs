@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
+use datafusion::common::{
+    DataFusionError, Result, internal_datafusion_err, internal_err, resources_datafusion_err,
+};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
@@ -49,8 +52,8 @@ pub(crate) struct PinnedGroups {
     counts: Vec<PinnedCount>,
 }
 
-/// Least number of groups of a work chunk.
-const LEAST_CHUNK: usize = 1 << 14;
+/// Groups of a work chunk, whose rows are a batch: few enough that what is made of them fits the caches.
+const CHUNK_GROUPS: usize = 1 << 13;
 
 /// The groups of one column, and the keys at their target ranks, as many for each group.
 struct SelectedGroups {
@@ -229,28 +232,43 @@ pub(super) fn all_codes<'a>(
     }
 }
 
-/// Divides `groups` groups into work chunks, at most one for each processor, of [`LEAST_CHUNK`] groups or more.
+/// Divides `groups` groups into work chunks of [`CHUNK_GROUPS`] groups each.
 fn work_chunks(groups: usize) -> Vec<Range<usize>> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let chunks = (groups / LEAST_CHUNK).clamp(1, processors);
-    let end = |chunk: usize| groups * chunk / chunks;
-    (0..chunks).map(|chunk| end(chunk)..end(chunk + 1)).collect()
+    let starts = (0..groups).step_by(CHUNK_GROUPS);
+    starts
+        .map(|start| start..groups.min(start + CHUNK_GROUPS))
+        .collect()
 }
 
-/// Runs `work` on each chunk in a thread of its own. The results come in the order of the chunks.
+/// Calls `work` with each chunk, on all processors. The results come in the order of the chunks.
 fn in_parallel<P: Sync, T: Send>(chunks: &[P], work: impl Fn(&P) -> Result<T> + Sync) -> Result<Vec<T>> {
-    if let [only] = chunks {
-        return Ok(vec![work(only)?]);
-    }
-    std::thread::scope(|scope| {
-        let threads = chunks.iter().map(|chunk| scope.spawn(|| work(chunk)));
-        let threads: Vec<_> = threads.collect();
-        let results = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        results.collect()
-    })
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut results = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            match chunks.get(index) {
+                Some(chunk) => results.push((index, work(chunk)?)),
+                None => return Ok(results),
+            }
+        }
+    };
+    let mut results = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..processors.min(chunks.len()))
+            .map(|_| scope.spawn(run))
+            .collect();
+        let mut results = run()?;
+        for thread in others {
+            results.extend(match thread.join() {
+                Ok(own) => own?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+        }
+        Ok::<_, DataFusionError>(results)
+    })?;
+    results.sort_unstable_by_key(|(index, _)| *index);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 impl SelectedGroups {
@@ -369,7 +387,7 @@ mod tests {
 
     #[test]
     fn parts_cover_all_groups() {
-        for groups in [0, 1, LEAST_CHUNK, 1_000_003] {
+        for groups in [1, CHUNK_GROUPS, CHUNK_GROUPS + 1, 1_000_003] {
             let chunks = work_chunks(groups);
             assert_eq!((chunks[0].start, chunks[chunks.len() - 1].end), (0, groups));
             assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
