@@ -244,7 +244,7 @@ fn work_chunks(groups: usize) -> Vec<Range<usize>> {
 fn in_parallel<P: Sync, T: Send>(chunks: &[P], work: impl Fn(&P) -> Result<T> + Sync) -> Result<Vec<T>> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
-    let run = || {
+    let run = || -> Result<Vec<(usize, T)>> {
         let mut results = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
