@@ -93,7 +93,8 @@ impl<K: Key> SortLimitScan<K> {
             self.shared.times.iter().for_each(|time| time.add_elapsed(start));
             give_way(&mut since).await;
         }
-        self.best.tighten()?;
+        self.tighten()?;
+        self.make_room(0)?;
         self.publish()?;
         Ok(self)
     }
@@ -220,11 +221,18 @@ impl<K: Key> SortLimitScan<K> {
         if self.memory.try_resize(held(self)).is_ok() {
             return Ok(());
         }
-        self.best.tighten()?;
+        self.tighten()?;
         if self.store.rows() > self.best.rows().len() {
             self.compact()?;
         }
         reserve(&self.memory, held(self), self.shared.plan.k)
+    }
+
+    /// Lets go of keys that are not among the best. While it selects them there is a copy.
+    fn tighten(&mut self) -> Result<()> {
+        let copy = self.memory.new_empty();
+        reserve(&copy, self.best.cut_bytes(), self.shared.plan.k)?;
+        self.best.tighten()
     }
 
     /// Drops rows that are not among the best.

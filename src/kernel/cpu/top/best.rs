@@ -295,6 +295,14 @@ impl<K: Key> Best<K> {
             + self.scratch.held_bytes()
     }
 
+    /// Most bytes that [`Self::tighten`] can add to [`Self::held_bytes`]: it selects in a copy of the keys.
+    pub(crate) fn cut_bytes(&self) -> usize {
+        match self.keys.len() >= self.k {
+            true => self.scratch.more_bytes(self.keys.len()),
+            false => 0,
+        }
+    }
+
     /// Most bytes that [`Self::push`] of `rows` rows can add to [`Self::held_bytes`].
     pub(crate) fn more_bytes(&self, rows: usize) -> usize {
         // Capacities double, by blocks; a cut works on a copy.

@@ -38,6 +38,11 @@ impl<K: Key, R: Key> Scratch<K, R> {
         self.keys.capacity() * size_of::<K>() + self.rows.capacity() * size_of::<R>()
     }
 
+    /// Bytes that a cut of `rows` rows can add to [`Self::held_bytes`], but for rows that tie.
+    pub(crate) fn more_bytes(&self, rows: usize) -> usize {
+        rows.saturating_sub(self.keys.capacity()) * size_of::<K>()
+    }
+
     /// Cuts to at most `2 * k` rows, the best `k` among them.
     ///
     /// # Errors
