@@ -174,6 +174,13 @@ fn check_stream<K: Key>(stream: &Stream) {
         if index % 3 == 0 {
             state.settle().unwrap();
         }
+        if index % 5 == 4 {
+            // Rows that tie are copied as well.
+            let ties = size_of_val(state.rows()) + 4096;
+            let most = state.held_bytes() + state.cut_bytes() + 2 * ties;
+            state.tighten().unwrap();
+            assert!(state.held_bytes() <= most, "a cut took more bytes than said");
+        }
         assert!(state.rows().is_sorted());
         assert!(
             state.proven() <= last.copied().or(state.proven()),
