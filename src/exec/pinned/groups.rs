@@ -140,12 +140,12 @@ impl PinnedGroups {
     }
 
     /// The codes of all groups, ascending.
-    fn codes(
-        &self,
-        selected: &[SelectedGroups],
+    fn codes<'a>(
+        &'a self,
+        selected: &'a [SelectedGroups],
         groups: &Groups<'_>,
         on: &mut OnDevice<'_>,
-    ) -> Result<Vec<u64>> {
+    ) -> Result<Cow<'a, [u64]>> {
         let known = self.sources.iter().zip(selected);
         let known = known.map(|(source, selected)| (source, selected.segments.codes.as_slice()));
         all_codes(groups, self.groups[0], self.filter.as_ref(), known, on)
@@ -222,13 +222,13 @@ pub(super) fn all_codes<'a>(
     filter: Option<&Predicate>,
     mut known: impl Iterator<Item = (&'a FilteredColumn, &'a [u64])>,
     on: &mut OnDevice<'_>,
-) -> Result<Vec<u64>> {
+) -> Result<Cow<'a, [u64]>> {
     // If a column has a value in every row that makes a group, its codes are all.
     let all = known
         .find(|(source, _)| source.filter.as_ref() == filter && !on.table.column(source.column).has_nulls());
     match all {
-        Some((_, codes)) => Ok(codes.to_vec()),
-        None => Ok(present(groups, group_column, filter, on)?.codes),
+        Some((_, codes)) => Ok(Cow::Borrowed(codes)),
+        None => Ok(Cow::Owned(present(groups, group_column, filter, on)?.codes)),
     }
 }
 
