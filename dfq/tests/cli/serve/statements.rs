@@ -26,7 +26,7 @@ async fn statements_of_this_crate_run() {
         ),
         (
             "SELECT g, half FROM halves WHERE g < 2 ORDER BY g",
-            "0|2502.5\n1|2498.0",
+            "0|2502.5\n1|2498",
         ),
         ("SELECT topk_by(x, f, 2) FROM t", "{10000,9999}"),
         (

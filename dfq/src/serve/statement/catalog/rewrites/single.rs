@@ -1,0 +1,136 @@
+//! Subqueries that give one value for each row of the query around them. DataFusion runs them as joins, if they are aggregates.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, GroupByExpr, Query, Select, SelectItem, SetExpr, Statement, TableFactor, Visit, VisitMut, Visitor,
+    VisitorMut,
+};
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+
+/// Takes the first value of such subqueries, in statements about the catalog: what they look up by its number is there once.
+pub(super) fn aggregate(statement: &mut Statement) {
+    let _ = VisitMut::visit(statement, &mut First);
+}
+
+struct First;
+
+impl VisitorMut for First {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Subquery(query) = expression {
+            let _ = first(query);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn first(query: &mut Query) -> Option<()> {
+    if query.order_by.is_some() || query.with.is_some() {
+        return None;
+    }
+    let SetExpr::Select(select) = query.body.as_mut() else {
+        return None;
+    };
+    let groups = match &select.group_by {
+        GroupByExpr::All(_) => true,
+        GroupByExpr::Expressions(groups, _) => !groups.is_empty(),
+    };
+    if groups || select.from.is_empty() || !is_correlated(select) {
+        return None;
+    }
+    let (expression, alias) = match select.projection.as_slice() {
+        [SelectItem::UnnamedExpr(expr)] => (expr, None),
+        [SelectItem::ExprWithAlias { expr, alias }] => (expr, Some(alias.clone())),
+        _ => return None,
+    };
+    if let Expr::Function(function) = expression {
+        let name = function.name.to_string().to_ascii_lowercase();
+        if [
+            "array_agg",
+            "count",
+            "max",
+            "min",
+            "string_agg",
+            "sum",
+            "bool_or",
+            "bool_and",
+        ]
+        .contains(&name.as_str())
+        {
+            return None;
+        }
+    }
+    let text = format!("first_value({expression})");
+    let expr = Parser::new(&PostgreSqlDialect {})
+        .try_with_sql(&text)
+        .ok()?
+        .parse_expr()
+        .ok()?;
+    select.projection = vec![match alias {
+        Some(alias) => SelectItem::ExprWithAlias { expr, alias },
+        None => SelectItem::UnnamedExpr(expr),
+    }];
+    query.limit_clause = None;
+    Some(())
+}
+
+/// Whether a query names a table that is not its own.
+fn is_correlated(select: &Select) -> bool {
+    let mut own = HashSet::new();
+    for table in &select.from {
+        add(&table.relation, &mut own);
+        for join in &table.joins {
+            add(&join.relation, &mut own);
+        }
+    }
+    Visit::visit(select, &mut Foreign(own)).is_break()
+}
+
+fn add(factor: &TableFactor, own: &mut HashSet<String>) {
+    let name = match factor {
+        TableFactor::Table { name, alias, .. } => match alias {
+            Some(alias) => Some(alias.name.value.clone()),
+            None => name
+                .0
+                .last()
+                .and_then(|part| part.as_ident())
+                .map(|part| part.value.clone()),
+        },
+        TableFactor::Derived { alias, .. } => alias.as_ref().map(|alias| alias.name.value.clone()),
+        _ => None,
+    };
+    own.extend(name.map(|name| name.to_ascii_lowercase()));
+}
+
+struct Foreign(HashSet<String>);
+
+impl Visitor for Foreign {
+    type Break = ();
+
+    // A query within the query has tables of its own.
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        if let SetExpr::Select(select) = query.body.as_ref() {
+            for table in &select.from {
+                add(&table.relation, &mut self.0);
+                for join in &table.joins {
+                    add(&join.relation, &mut self.0);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+        match expression {
+            Expr::CompoundIdentifier(names) => match names.as_slice() {
+                [.., of, _] if !self.0.contains(&of.value.to_ascii_lowercase()) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            },
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
