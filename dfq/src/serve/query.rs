@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{AsArray, RecordBatch};
-use datafusion::arrow::datatypes::{SchemaRef, UInt64Type};
+use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef, UInt64Type};
 use datafusion::common::{ParamValues, plan_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::error::{DataFusionError, Result};
@@ -156,7 +156,8 @@ fn fields(session: &Session, schema: &SchemaRef, format: &Format) -> PgWireResul
         .map(|name| (name.to_string(), session.settings().show(name)))
         .collect();
     let options = Arc::new(FormatOptions::from_client_metadata(&styles));
-    let mut fields = arrow_schema_to_pg_fields(schema, format, Some(Arc::clone(&options)))?;
+    let known: Fields = schema.fields().iter().map(text::known).collect();
+    let mut fields = arrow_schema_to_pg_fields(&Schema::new(known), format, Some(Arc::clone(&options)))?;
     for (place, (told, field)) in fields.iter_mut().zip(schema.fields()).enumerate() {
         if field
             .metadata()

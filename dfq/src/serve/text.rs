@@ -4,19 +4,21 @@
 //! 2.0 -> 2    inf -> Infinity    1e21 -> 1e+21    2026-01-02T00:00:00.500 -> 2026-01-02 00:00:00.5    90 min -> 01:30:00
 //! ```
 //!
-//! Columns that a client wants as text become columns of text, lists lists of text, and structs structs of text, before the driver's
-//! library writes them. What it writes as PostgreSQL does is left to it.
+//! Columns that a client wants as text become columns of text, and lists lists of text, before the driver's library writes them. What it
+//! writes as PostgreSQL does is left to it.
+
+mod nested;
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryBuilder, FixedSizeListArray, GenericListArray, OffsetSizeTrait,
-    PrimitiveArray, RecordBatch, StringBuilder, StructArray,
+    PrimitiveArray, RecordBatch, StringBuilder,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Field, FieldRef, Fields, Float16Type, Float32Type, Float64Type,
-    IntervalDayTimeType, IntervalMonthDayNanoType, IntervalUnit, IntervalYearMonthType, Schema,
+    ArrowPrimitiveType, DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, Float16Type, Float32Type,
+    Float64Type, IntervalDayTimeType, IntervalMonthDayNanoType, IntervalUnit, IntervalYearMonthType, Schema,
 };
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::Result;
@@ -29,6 +31,50 @@ pub(super) struct Style {
     pub(super) digits: i8,
     /// Whether intervals are written as `1 day 02:00:00`.
     pub(super) plain_intervals: bool,
+}
+
+/// A column with a type that the driver's library has: decimals of other widths than 128 bits become such, lists within lists text.
+pub(super) fn known(field: &FieldRef) -> FieldRef {
+    match known_type(field.data_type()) {
+        Some(data_type) => Arc::new(field.as_ref().clone().with_data_type(data_type)),
+        None => Arc::clone(field),
+    }
+}
+
+fn known_type(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::Decimal32(precision, scale)
+        | DataType::Decimal64(precision, scale)
+        | DataType::Decimal256(precision, scale) => Some(DataType::Decimal128(
+            (*precision).min(DECIMAL128_MAX_PRECISION),
+            *scale,
+        )),
+        DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
+            let known = match is_list(element.data_type()) {
+                true => Some(DataType::Utf8),
+                false => known_type(element.data_type()),
+            };
+            known.map(|element| DataType::new_list(element, true))
+        }
+        _ => None,
+    }
+}
+
+fn is_list(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)
+    )
+}
+
+/// Whether a list holds lists. PostgreSQL has no type of those whose lengths differ.
+fn is_nested(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
+            is_list(element.data_type())
+        }
+        _ => false,
+    }
 }
 
 /// The rows with the columns that are asked for as text in PostgreSQL's.
@@ -46,9 +92,12 @@ pub(super) fn written(rows: &RecordBatch, fields: &[FieldInfo], style: Style) ->
     let mut columns = Vec::with_capacity(rows.num_columns());
     let mut types = Vec::with_capacity(rows.num_columns());
     for (place, (column, field)) in rows.columns().iter().zip(schema.fields()).enumerate() {
-        let made = match is_text(place) {
+        let made = match is_text(place) || is_nested(column.data_type()) {
             true => texts(column, style)?,
-            false => interval_bytes(column)?,
+            false => match known_type(column.data_type()) {
+                Some(known) => Some(cast(column, &known)?),
+                None => interval_bytes(column)?,
+            },
         };
         match made {
             Some(made) => {
@@ -101,7 +150,7 @@ fn texts(column: &ArrayRef, style: Style) -> Result<Option<ArrayRef>> {
         DataType::LargeList(element) => return list::<i64>(column, element, style),
         DataType::FixedSizeList(element, size) => {
             let lists = column.as_fixed_size_list();
-            let Some(values) = texts(lists.values(), style)? else {
+            let Some(values) = elements(lists.values(), style)? else {
                 return Ok(None);
             };
             let element = Arc::new(Field::new(element.name(), values.data_type().clone(), true));
@@ -112,42 +161,26 @@ fn texts(column: &ArrayRef, style: Style) -> Result<Option<ArrayRef>> {
                 lists.nulls().cloned(),
             )?)
         }
-        DataType::Struct(fields) => return structs(column, fields, style),
+        DataType::Struct(_) => nested::records(column, style)?,
         _ => return Ok(None),
     }))
 }
 
+fn elements(values: &ArrayRef, style: Style) -> Result<Option<ArrayRef>> {
+    match is_list(values.data_type()) {
+        true => Ok(Some(Arc::new(nested::cells(values, style)?))),
+        false => texts(values, style),
+    }
+}
+
 fn list<O: OffsetSizeTrait>(column: &ArrayRef, element: &FieldRef, style: Style) -> Result<Option<ArrayRef>> {
     let lists = column.as_list::<O>();
-    let Some(values) = texts(lists.values(), style)? else {
+    let Some(values) = elements(lists.values(), style)? else {
         return Ok(None);
     };
     let element = Arc::new(Field::new(element.name(), values.data_type().clone(), true));
     let lists = GenericListArray::try_new(element, lists.offsets().clone(), values, lists.nulls().cloned())?;
     Ok(Some(Arc::new(lists)))
-}
-
-fn structs(column: &ArrayRef, fields: &Fields, style: Style) -> Result<Option<ArrayRef>> {
-    let rows = column.as_struct();
-    let mut types = Vec::with_capacity(fields.len());
-    let mut columns = Vec::with_capacity(fields.len());
-    for (field, column) in fields.iter().zip(rows.columns()) {
-        let column = texts(column, style)?.unwrap_or_else(|| Arc::clone(column));
-        types.push(Arc::new(Field::new(
-            field.name(),
-            column.data_type().clone(),
-            true,
-        )));
-        columns.push(column);
-    }
-    if columns.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Arc::new(StructArray::try_new(
-        types.into(),
-        columns,
-        rows.nulls().cloned(),
-    )?)))
 }
 
 /// The shortest form of timestamps: no zeros at the end of a second, and of an offset only what is not zero.

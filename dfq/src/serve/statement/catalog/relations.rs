@@ -21,6 +21,7 @@ use pgwire::api::Type;
 use postgres_types::Kind;
 
 use super::format_type::formatted;
+use crate::serve::text;
 
 /// What `pg_type` says of a type.
 #[derive(Debug, Clone, Copy)]
@@ -299,7 +300,7 @@ fn columns_of(relations: &[Relation]) -> Vec<Column<'_>> {
                 place: place + 1,
                 field: Arc::clone(field),
                 // What has no type on the wire cannot be asked for.
-                wire: field_into_pg_type(field).unwrap_or(Type::UNKNOWN),
+                wire: field_into_pg_type(&text::known(field)).unwrap_or(Type::UNKNOWN),
                 modifier: modifier(field.data_type()),
             });
         }

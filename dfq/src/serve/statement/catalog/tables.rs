@@ -77,7 +77,7 @@ pub(super) const INFORMATION: &str = "information_schema.";
 pub(super) const NO_KINDS: [&str; 2] = ["c", "d"];
 
 /// Columns of the type `"char"`, which has one byte.
-const CHARACTERS: [&str; 14] = [
+const CHARACTERS: [&str; 15] = [
     "amtype",
     "attalign",
     "attstorage",
@@ -90,6 +90,7 @@ const CHARACTERS: [&str; 14] = [
     "relreplident",
     "typalign",
     "typcategory",
+    "typdelim",
     "typstorage",
     "typtype",
 ];
