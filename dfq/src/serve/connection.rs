@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use datafusion::common::ParamValues;
+use datafusion::sql::sqlparser::ast::Set;
 #[cfg(feature = "cuda")]
 use datafusion_quantiles::pinned::{PinStatement, pin_all_columns};
 use futures::{SinkExt, StreamExt};
@@ -403,9 +404,7 @@ impl Connection {
                 word("PIN TABLE")
             }
             Command::Set(set) => {
-                if let Some(assigned) = settings::assigned(set)? {
-                    self.assign(&assigned).await?;
-                }
+                self.set(set).await?;
                 word("SET")
             }
             Command::Show(name) => {
@@ -475,6 +474,13 @@ impl Connection {
                 forgotten.map_err(|failure| of_statement(&failure, text))
             }
             _ => Ok(()),
+        }
+    }
+
+    async fn set(&mut self, set: &Set) -> PgWireResult<()> {
+        match settings::assigned(set)? {
+            Some(assigned) => self.assign(&assigned).await,
+            None => Ok(()),
         }
     }
 

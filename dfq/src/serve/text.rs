@@ -126,18 +126,8 @@ fn texts(column: &ArrayRef, style: Style) -> Result<Option<ArrayRef>> {
         }
         DataType::Float32 => numbers::<Float32Type>(column, |number, text| single(number, style, text)),
         DataType::Float64 => numbers::<Float64Type>(column, |number, text| double(number, style, text)),
-        DataType::Interval(unit) if style.plain_intervals => match unit {
-            IntervalUnit::YearMonth => {
-                numbers::<IntervalYearMonthType>(column, |months, text| interval(months, 0, 0, text))
-            }
-            IntervalUnit::DayTime => numbers::<IntervalDayTimeType>(column, |value, text| {
-                interval(0, value.days, i64::from(value.milliseconds) * 1_000_000, text);
-            }),
-            IntervalUnit::MonthDayNano => numbers::<IntervalMonthDayNanoType>(column, |value, text| {
-                interval(value.months, value.days, value.nanoseconds, text);
-            }),
-        },
-        DataType::Timestamp(..) => timestamps(column)?,
+        DataType::Interval(unit) if style.plain_intervals => intervals(column, *unit),
+        DataType::Timestamp(..) | DataType::Time32(_) | DataType::Time64(_) => times(column)?,
         DataType::Decimal32(..)
         | DataType::Decimal64(..)
         | DataType::Decimal128(..)
@@ -166,6 +156,21 @@ fn texts(column: &ArrayRef, style: Style) -> Result<Option<ArrayRef>> {
     }))
 }
 
+fn intervals(column: &ArrayRef, unit: IntervalUnit) -> ArrayRef {
+    match unit {
+        IntervalUnit::YearMonth => {
+            numbers::<IntervalYearMonthType>(column, |months, text| interval(months, 0, 0, text))
+        }
+        IntervalUnit::DayTime => numbers::<IntervalDayTimeType>(column, |value, text| {
+            interval(0, value.days, i64::from(value.milliseconds) * 1_000_000, text);
+        }),
+        IntervalUnit::MonthDayNano => numbers::<IntervalMonthDayNanoType>(column, |value, text| {
+            interval(value.months, value.days, value.nanoseconds, text);
+        }),
+    }
+}
+
+/// The elements of lists as text; `None` if they are left as they are.
 fn elements(values: &ArrayRef, style: Style) -> Result<Option<ArrayRef>> {
     match is_list(values.data_type()) {
         true => Ok(Some(Arc::new(nested::cells(values, style)?))),
@@ -183,9 +188,10 @@ fn list<O: OffsetSizeTrait>(column: &ArrayRef, element: &FieldRef, style: Style)
     Ok(Some(Arc::new(lists)))
 }
 
-/// The shortest form of timestamps: no zeros at the end of a second, and of an offset only what is not zero.
-fn timestamps(column: &ArrayRef) -> Result<ArrayRef> {
+/// The shortest form of times and timestamps: no zeros at the end of a second, and of an offset only what is not zero.
+fn times(column: &ArrayRef) -> Result<ArrayRef> {
     let options = FormatOptions::new()
+        .with_time_format(Some("%H:%M:%S%.6f"))
         .with_timestamp_format(Some("%Y-%m-%d %H:%M:%S%.6f"))
         .with_timestamp_tz_format(Some("%Y-%m-%d %H:%M:%S%.6f%:z"));
     let formatter = ArrayFormatter::try_new(column.as_ref(), &options)?;

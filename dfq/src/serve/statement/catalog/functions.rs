@@ -234,6 +234,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn the_version_is_postgres() {
+        let ctx = SessionContext::new();
+        register(&ctx, Writes::Refused);
+        let answer = ctx
+            .sql("SELECT version()")
+            .await
+            .unwrap()
+            .to_string()
+            .await
+            .unwrap();
+        assert!(answer.contains("PostgreSQL 16.6"), "{answer}");
+    }
+
+    #[tokio::test]
     async fn readers_have_the_privileges_of_readers() {
         let ctx = SessionContext::new();
         register(&ctx, Writes::Refused);

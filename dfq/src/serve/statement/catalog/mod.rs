@@ -3,6 +3,7 @@
 
 mod format_type;
 mod functions;
+mod listings;
 mod relations;
 mod rewrites;
 mod settings_view;

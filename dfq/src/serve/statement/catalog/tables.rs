@@ -26,7 +26,8 @@ use datafusion_postgres::datafusion_pg_catalog::pg_catalog::{
     PG_CATALOG_TABLES, PgCatalogSchemaProvider, PgCatalogStaticTables, PgCatalogTable,
 };
 
-use super::relations::{Listing, Relations, TypeFacts};
+use super::listings::{Listed, Listing, constraints};
+use super::relations::{Relations, TypeFacts};
 use super::settings_view;
 
 /// Tables without rows: there are no keys, indexes, defaults, comments, rules and triggers here, and no inheritance.
@@ -184,7 +185,7 @@ pub(super) fn install(ctx: &SessionContext) -> Result<ColumnTypes> {
     }
     let relations = relations(&all, database, TypeFacts::of(fixed.pg_type.data())?)?;
     for listing in Listing::ALL {
-        let stream = relations.listing(listing);
+        let stream = Listed::new(&relations, listing);
         let schema = Arc::clone(datafusion::physical_plan::streaming::PartitionStream::schema(
             &stream,
         ));
@@ -193,7 +194,7 @@ pub(super) fn install(ctx: &SessionContext) -> Result<ColumnTypes> {
         tables.insert(listing.name().to_string(), with_characters(table)?.into_view());
     }
     tables.insert("pg_settings".to_string(), settings_view::table()?);
-    for (table, schema) in super::relations::constraints() {
+    for (table, schema) in constraints() {
         tables.insert(format!("{INFORMATION}{table}"), Arc::new(EmptyTable::new(schema)));
     }
     let types = types(&tables);

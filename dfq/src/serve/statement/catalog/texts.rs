@@ -264,7 +264,7 @@ mod tests {
     #[tokio::test]
     async fn objects_are_json() {
         let ctx = SessionContext::new();
-        register(&ctx, Writes::Refused);
+        register(&ctx);
         let ask = async |sql: &str| ctx.sql(sql).await.unwrap().to_string().await;
         let text =
             ask("SELECT json_build_object('a', x, 'b\"', s) FROM (VALUES (1, 'c'), (NULL, NULL)) t(x, s)")
@@ -274,6 +274,5 @@ mod tests {
         assert!(text.contains(r#"{"a" : null, "b\"" : null}"#), "{text}");
         assert!(ask("SELECT json_build_object('a')").await.is_err());
         assert!(ask("SELECT json_build_object(NULL, 1)").await.is_err());
-        assert!(ask("SELECT version()").await.unwrap().contains("PostgreSQL 16.6"));
     }
 }

@@ -154,16 +154,21 @@ impl Visitor for Aggregates {
     type Break = ();
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-        match expression {
-            Expr::Function(function) if function.over.is_none() => {
-                let name = function.name.to_string().to_ascii_lowercase();
-                match AGGREGATES.contains(&name.rsplit('.').next().unwrap_or_default()) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            }
-            _ => ControlFlow::Continue(()),
+        match is_aggregate(expression) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         }
+    }
+}
+
+/// Whether an expression is a call of an aggregate.
+pub(super) fn is_aggregate(expression: &Expr) -> bool {
+    match expression {
+        Expr::Function(function) if function.over.is_none() => {
+            let name = function.name.to_string().to_ascii_lowercase();
+            AGGREGATES.contains(&name.rsplit('.').next().unwrap_or_default())
+        }
+        _ => false,
     }
 }
 

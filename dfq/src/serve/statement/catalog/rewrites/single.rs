@@ -7,8 +7,9 @@ use datafusion::sql::sqlparser::ast::{
     Expr, GroupByExpr, Query, Select, SelectItem, SetExpr, Statement, TableFactor, Visit, VisitMut, Visitor,
     VisitorMut,
 };
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
-use datafusion::sql::sqlparser::parser::Parser;
+
+use super::empty::is_aggregate;
+use super::names::parse;
 
 /// Takes the first value of such subqueries, in statements about the catalog: what they look up by its number is there once.
 pub(super) fn aggregate(statement: &mut Statement) {
@@ -42,38 +43,15 @@ fn first(query: &mut Query) -> Option<()> {
     if groups || select.from.is_empty() || !is_correlated(select) {
         return None;
     }
-    let (expression, alias) = match select.projection.as_slice() {
-        [SelectItem::UnnamedExpr(expr)] => (expr, None),
-        [SelectItem::ExprWithAlias { expr, alias }] => (expr, Some(alias.clone())),
-        _ => return None,
+    let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] =
+        select.projection.as_mut_slice()
+    else {
+        return None;
     };
-    if let Expr::Function(function) = expression {
-        let name = function.name.to_string().to_ascii_lowercase();
-        if [
-            "array_agg",
-            "count",
-            "max",
-            "min",
-            "string_agg",
-            "sum",
-            "bool_or",
-            "bool_and",
-        ]
-        .contains(&name.as_str())
-        {
-            return None;
-        }
+    if is_aggregate(value) {
+        return None;
     }
-    let text = format!("first_value({expression})");
-    let expr = Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(&text)
-        .ok()?
-        .parse_expr()
-        .ok()?;
-    select.projection = vec![match alias {
-        Some(alias) => SelectItem::ExprWithAlias { expr, alias },
-        None => SelectItem::UnnamedExpr(expr),
-    }];
+    *value = parse(&format!("first_value({value})"))?;
     query.limit_clause = None;
     Some(())
 }
