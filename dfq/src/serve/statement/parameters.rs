@@ -56,11 +56,14 @@ impl Parameter {
                 .cloned()
                 .flatten()
                 .filter(|wire| *wire != Type::UNKNOWN);
-            let data_type = found.data_type.clone();
-            let data_type = data_type.or_else(|| given.as_ref().and_then(data_type_of));
-            let data_type = data_type.unwrap_or(DataType::Utf8);
             let hint = hints.get(number - 1).cloned().flatten();
-            let wire = given.or(hint).or_else(|| found.wire.clone());
+            let data_type = found.data_type.clone();
+            let told = given.as_ref().or(hint.as_ref());
+            let data_type = data_type.or_else(|| told.and_then(data_type_of));
+            let data_type = data_type.unwrap_or(DataType::Utf8);
+            // Plans know numbers of objects as whole numbers.
+            let objects = hint.filter(|hint| [Type::OID, Type::OID_ARRAY].contains(hint));
+            let wire = given.or(objects).or_else(|| found.wire.clone());
             let wire = wire
                 .or_else(|| into_pg_type(&data_type).ok())
                 .unwrap_or(Type::TEXT);
@@ -109,13 +112,30 @@ fn read_as(wire: &Type) -> Type {
     }
 }
 
-/// What the text of a statement says of its parameters: as many as there are, with the types of those that are cast to numbers of
-/// objects. Plans know such types as whole numbers.
+/// What the text of a statement says of its parameters: as many as there are, with the types of those that are cast. A plan may have lost
+/// some of them.
 pub(super) fn hints(statement: &Statement) -> Vec<Option<Type>> {
     let mut hints = Hints(Vec::new());
     let _ = statement.visit(&mut hints);
     hints.0
 }
+
+/// Types by the names that casts give them. Others are as their text.
+const NAMED: [(&str, Type); 13] = [
+    ("bigint", Type::INT8),
+    ("boolean", Type::BOOL),
+    ("date", Type::DATE),
+    ("double precision", Type::FLOAT8),
+    ("float", Type::FLOAT8),
+    ("int", Type::INT4),
+    ("integer", Type::INT4),
+    ("numeric", Type::NUMERIC),
+    ("oid", Type::OID),
+    ("oid[]", Type::OID_ARRAY),
+    ("real", Type::FLOAT4),
+    ("smallint", Type::INT2),
+    ("timestamp", Type::TIMESTAMP),
+];
 
 struct Hints(Vec<Option<Type>>);
 
@@ -146,11 +166,10 @@ impl Visitor for Hints {
                 }
             }
             SqlExpr::Cast { expr, data_type, .. } => {
-                let wire = match data_type.to_string().to_ascii_lowercase().as_str() {
-                    "oid" | "pg_catalog.oid" => Some(Type::OID),
-                    "oid[]" | "pg_catalog.oid[]" => Some(Type::OID_ARRAY),
-                    _ => None,
-                };
+                let name = data_type.to_string().to_ascii_lowercase();
+                let name = name.strip_prefix("pg_catalog.").unwrap_or(&name);
+                let wire = NAMED.iter().find(|(named, _)| *named == name);
+                let wire = wire.map(|(_, wire)| wire.clone());
                 if let SqlExpr::Value(value) = expr.as_ref()
                     && let Value::Placeholder(name) = &value.value
                 {
@@ -264,7 +283,8 @@ fn data_type_of(wire: &Type) -> Option<DataType> {
     Some(match *wire {
         Type::BOOL => DataType::Boolean,
         Type::INT2 => DataType::Int16,
-        Type::INT4 => DataType::Int32,
+        Type::INT4 | Type::OID => DataType::Int32,
+        Type::OID_ARRAY => DataType::new_list(DataType::Int32, true),
         Type::INT8 => DataType::Int64,
         Type::FLOAT4 => DataType::Float32,
         Type::FLOAT8 => DataType::Float64,
@@ -282,6 +302,8 @@ fn data_type_of(wire: &Type) -> Option<DataType> {
 #[cfg(test)]
 mod tests {
     use datafusion::prelude::SessionContext;
+    use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+    use datafusion::sql::sqlparser::parser::Parser;
 
     use super::*;
 
@@ -294,6 +316,25 @@ mod tests {
             .into_iter()
             .map(|parameter| (parameter.data_type, parameter.wire))
             .collect())
+    }
+
+    #[test]
+    fn the_text_of_a_statement_tells_types_and_how_many_there_are() {
+        let hinted = |text: &str| {
+            let mut statements = Parser::parse_sql(&PostgreSqlDialect {}, text).unwrap();
+            hints(&statements.pop().unwrap())
+        };
+        for (text, expected) in [
+            ("SELECT 1", vec![]),
+            ("SELECT $2", vec![None, None]),
+            (
+                "SELECT $1::INTEGER, x = ANY($3::oid[]), CAST($2 AS TEXT)",
+                vec![Some(Type::INT4), None, Some(Type::OID_ARRAY)],
+            ),
+            ("SELECT $1::pg_catalog.oid WHERE $1 > 0", vec![Some(Type::OID)]),
+        ] {
+            assert_eq!(hinted(text), expected, "{text}");
+        }
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ pub(in crate::serve) const OBJECTS: &str = "oid[]";
 pub(in crate::serve) const VERSION: &str = "16.6";
 
 /// Functions about things that there are none of here, such as comments and indexes, or that are not kept: NULL.
-pub(super) const NULLS: [&str; 15] = [
+pub(super) const NULLS: [&str; 16] = [
     "col_description",
     "obj_description",
     "pg_get_constraintdef",
@@ -39,6 +39,7 @@ pub(super) const NULLS: [&str; 15] = [
     "pg_get_serial_sequence",
     "pg_get_statisticsobjdef",
     "pg_get_triggerdef",
+    "pg_tablespace_location",
     "shobj_description",
 ];
 
@@ -51,13 +52,20 @@ const SIZES: [&str; 5] = [
     "pg_total_relation_size",
 ];
 
-/// Whether something is found without its schema's name: all is in the schemas that are searched.
-const VISIBLE: [&str; 6] = [
+/// Whether something is found without its schema's name: all is taken for that.
+const VISIBLE: [&str; 13] = [
     "pg_collation_is_visible",
+    "pg_conversion_is_visible",
     "pg_function_is_visible",
     "pg_opclass_is_visible",
     "pg_operator_is_visible",
+    "pg_opfamily_is_visible",
+    "pg_statistics_obj_is_visible",
     "pg_table_is_visible",
+    "pg_ts_config_is_visible",
+    "pg_ts_dict_is_visible",
+    "pg_ts_parser_is_visible",
+    "pg_ts_template_is_visible",
     "pg_type_is_visible",
 ];
 

@@ -7,8 +7,9 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::names::parse;
+use super::single::is_of_catalog;
 
-/// Writes such lists as aggregates, in statements about the catalog. A list without elements becomes NULL.
+/// Writes such lists of the catalog's rows as aggregates. One without elements becomes NULL.
 pub(super) fn aggregate(statement: &mut Statement) {
     let _ = statement.visit(&mut Lists);
 }
@@ -46,6 +47,9 @@ fn list(expression: &Expr) -> Option<Expr> {
     let SetExpr::Select(select) = query.body.as_mut() else {
         return None;
     };
+    if !select.from.is_empty() && !is_of_catalog(select) {
+        return None;
+    }
     let [SelectItem::UnnamedExpr(element) | SelectItem::ExprWithAlias { expr: element, .. }] =
         select.projection.as_slice()
     else {

@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{Expr, Query, SelectItem, SetExpr, Statement, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Query, Select, SelectItem, SetExpr, Statement, VisitMut, VisitorMut,
+};
 
 use super::names::parse;
 
@@ -16,47 +18,64 @@ struct Cases;
 impl VisitorMut for Cases {
     type Break = ();
 
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        select.selection.iter_mut().for_each(branches);
+        ControlFlow::Continue(())
+    }
+
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
-        if let Expr::Case { conditions, .. } = expression {
-            for branch in conditions {
-                let _ = branch.condition.visit(&mut Members);
-                let _ = branch.result.visit(&mut Members);
-            }
-        }
         if let Expr::Case {
-            else_result: Some(otherwise),
+            operand: None,
+            conditions,
             ..
         } = expression
         {
-            let _ = otherwise.visit(&mut Members);
+            for branch in conditions {
+                member(&mut branch.condition);
+            }
         }
         ControlFlow::Continue(())
     }
 }
 
-struct Members;
+/// The branches of a `CASE` that is a condition itself are conditions.
+fn branches(condition: &mut Expr) {
+    if let Expr::Case {
+        conditions,
+        else_result,
+        ..
+    } = condition
+    {
+        conditions
+            .iter_mut()
+            .for_each(|branch| member(&mut branch.result));
+        else_result.iter_mut().for_each(|otherwise| member(otherwise));
+    }
+}
 
-impl VisitorMut for Members {
-    type Break = ();
-
-    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
-        if let Expr::InSubquery {
+/// Rewrites a condition, of which NULL is as good as false: what is not a member of a list with NULLs is not told apart.
+fn member(condition: &mut Expr) {
+    match condition {
+        Expr::Nested(inner) => member(inner),
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::And | BinaryOperator::Or,
+            right,
+        } => {
+            member(left);
+            member(right);
+        }
+        Expr::InSubquery {
             expr,
             subquery,
-            negated,
-        } = expression
-            && let Some(list) = list(subquery)
-            && let Some(found) = parse(&format!("array_contains({list}, {expr})"))
-        {
-            *expression = match negated {
-                false => found,
-                true => match parse(&format!("NOT {found}")) {
-                    Some(absent) => absent,
-                    None => return ControlFlow::Continue(()),
-                },
-            };
+            negated: false,
+        } => {
+            let found = list(subquery).and_then(|list| parse(&format!("array_contains({list}, {expr})")));
+            if let Some(found) = found {
+                *condition = found;
+            }
         }
-        ControlFlow::Continue(())
+        _ => {}
     }
 }
 

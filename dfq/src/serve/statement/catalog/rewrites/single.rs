@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, GroupByExpr, Query, Select, SelectItem, SetExpr, Statement, TableFactor, Visit, VisitMut, Visitor,
-    VisitorMut,
+    Expr, GroupByExpr, Query, Select, SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 
 use super::empty::is_aggregate;
@@ -40,7 +40,7 @@ fn first(query: &mut Query) -> Option<()> {
         GroupByExpr::All(_) => true,
         GroupByExpr::Expressions(groups, _) => !groups.is_empty(),
     };
-    if groups || select.from.is_empty() || !is_correlated(select) {
+    if groups || !is_of_catalog(select) || !is_correlated(select) {
         return None;
     }
     let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] =
@@ -55,6 +55,24 @@ fn first(query: &mut Query) -> Option<()> {
     query.limit_clause = None;
     Some(())
 }
+
+/// Whether a query reads the catalog's tables alone.
+pub(super) fn is_of_catalog(select: &Select) -> bool {
+    let is_of_catalog = |factor: &TableFactor| match factor {
+        TableFactor::Table { name, .. } => {
+            let schema = name.0.first().and_then(|part| part.as_ident());
+            name.0.len() > 1 && schema.is_some_and(|schema| SCHEMAS.contains(&schema.value.as_str()))
+        }
+        _ => false,
+    };
+    let joined = |table: &TableWithJoins| {
+        is_of_catalog(&table.relation) && table.joins.iter().all(|join| is_of_catalog(&join.relation))
+    };
+    !select.from.is_empty() && select.from.iter().all(joined)
+}
+
+/// Schemas of the catalog.
+const SCHEMAS: [&str; 2] = ["pg_catalog", "information_schema"];
 
 /// Whether a query names a table that is not its own.
 fn is_correlated(select: &Select) -> bool {
