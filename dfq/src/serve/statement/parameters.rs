@@ -196,11 +196,10 @@ fn find(plan: &LogicalPlan) -> Result<BTreeMap<usize, Found>> {
                 note_type(count, &DataType::Int64, &mut all)?;
             }
         }
-        let schema = merged(node)?;
         node.apply_expressions(|expression| {
             expression.apply(|expression| {
                 note(expression, &mut all)?;
-                note_list(expression, &schema, &mut all)?;
+                note_list(expression, node, &mut all)?;
                 Ok(TreeNodeRecursion::Continue)
             })
         })
@@ -236,16 +235,16 @@ fn note(expression: &Expr, all: &mut BTreeMap<usize, Found>) -> Result<()> {
 }
 
 /// The columns that a node's expressions are over.
-fn merged(node: &LogicalPlan) -> Result<DFSchema> {
+fn merged(node: &LogicalPlan) -> DFSchema {
     let mut schema = DFSchema::empty();
     for input in node.inputs() {
         schema.merge(input.schema());
     }
-    Ok(schema)
+    schema
 }
 
 /// Notes that `x = ANY($1)` takes a list of what `x` is.
-fn note_list(expression: &Expr, schema: &DFSchema, all: &mut BTreeMap<usize, Found>) -> Result<()> {
+fn note_list(expression: &Expr, node: &LogicalPlan, all: &mut BTreeMap<usize, Found>) -> Result<()> {
     let Expr::ScalarFunction(call) = expression else {
         return Ok(());
     };
@@ -253,7 +252,7 @@ fn note_list(expression: &Expr, schema: &DFSchema, all: &mut BTreeMap<usize, Fou
     else {
         return Ok(());
     };
-    if let Ok(element) = element.get_type(schema) {
+    if let Ok(element) = element.get_type(&merged(node)) {
         let found = all.entry(number(&list.id)?).or_default();
         found
             .data_type

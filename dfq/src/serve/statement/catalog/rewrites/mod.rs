@@ -84,3 +84,117 @@ impl CatalogRules {
         statement
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+    use datafusion::sql::sqlparser::parser::Parser;
+
+    use super::*;
+
+    fn rewritten(text: &str) -> String {
+        let types = ColumnTypes::from([("indrelid".to_string(), "OID"), ("atttypid".to_string(), "OID")]);
+        let mut statements = Parser::parse_sql(&PostgreSqlDialect {}, text).unwrap();
+        CatalogRules::new(types)
+            .rewrite(&statements.pop().unwrap())
+            .to_string()
+    }
+
+    #[test]
+    fn what_reads_tables_without_rows_has_none() {
+        for (text, expected) in [
+            (
+                "SELECT i.indrelid, i.indkey AS k FROM pg_index i, pg_class c ORDER BY 1",
+                "SELECT CAST(NULL AS OID) AS indrelid, CAST(NULL AS TEXT) AS k WHERE false",
+            ),
+            (
+                "SELECT k FROM (SELECT indkey AS k FROM pg_index) x JOIN pg_class c ON true",
+                "SELECT CAST(NULL AS TEXT) AS k WHERE false",
+            ),
+            (
+                "SELECT 1 FROM pg_class c LEFT JOIN pg_index i ON true",
+                "SELECT 1 FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_index i ON true",
+            ),
+            (
+                "SELECT 1 FROM pg_index i RIGHT JOIN pg_class c ON true",
+                "SELECT 1 FROM pg_catalog.pg_index i RIGHT JOIN pg_catalog.pg_class c ON true",
+            ),
+            (
+                "SELECT count(*) FROM pg_index",
+                "SELECT count(*) FROM pg_catalog.pg_index",
+            ),
+            ("SELECT 1 FROM pg_index_of_mine", "SELECT 1 FROM pg_index_of_mine"),
+        ] {
+            assert_eq!(rewritten(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn branches_that_no_row_takes_are_left_out() {
+        for (text, expected) in [
+            (
+                "SELECT CASE WHEN a.atthasdef AND a.attnum > 0 THEN 'd' ELSE 'n' END AS c FROM pg_attribute a",
+                "SELECT 'n' AS c FROM pg_catalog.pg_attribute a",
+            ),
+            (
+                "SELECT CASE WHEN t.typtype = 'd' THEN 1 WHEN t.typtype = 'b' THEN 2 END AS c FROM pg_type t",
+                "SELECT CASE WHEN t.typtype = 'b' THEN 2 END AS c FROM pg_catalog.pg_type t",
+            ),
+            // A column of another table.
+            (
+                "SELECT CASE WHEN u.atthasdef THEN 'd' END AS c FROM u, pg_attribute a",
+                "SELECT CASE WHEN u.atthasdef THEN 'd' END AS c FROM u, pg_catalog.pg_attribute a",
+            ),
+        ] {
+            assert_eq!(rewritten(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn lookups_in_the_catalog_are_aggregates() {
+        for (text, expected) in [
+            (
+                "SELECT (SELECT t.typname FROM pg_type t WHERE t.oid = a.atttypid) AS n FROM pg_attribute a",
+                "SELECT (SELECT first_value(t.typname) FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid) AS n \
+                 FROM pg_catalog.pg_attribute a",
+            ),
+            (
+                "SELECT a.atttypid::regtype::text AS n, 'array_in'::regproc AS f FROM pg_attribute a",
+                "SELECT format_type(a.atttypid, NULL) AS n, 'array_in' AS f FROM pg_catalog.pg_attribute a",
+            ),
+            // Of a table of the session's it may be more than one row.
+            (
+                "SELECT (SELECT u.x FROM u WHERE u.y = c.oid) AS x FROM pg_class c",
+                "SELECT (SELECT u.x FROM u WHERE u.y = c.oid) AS x FROM pg_catalog.pg_class c",
+            ),
+        ] {
+            assert_eq!(rewritten(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_and_functions_are_where_datafusion_has_them() {
+        for (text, expected) in [
+            ("SELECT NULL, NULL", "SELECT NULL, NULL AS \"?column?:1\""),
+            (
+                "SELECT c.column_name FROM information_schema.columns c",
+                "SELECT c.column_name FROM pg_catalog.\"information_schema.columns\" c",
+            ),
+            (
+                "SELECT s[1] FROM string_to_array('a,b', ',') s",
+                "SELECT s[1] FROM (SELECT string_to_array('a,b', ',') AS s) AS s",
+            ),
+            (
+                "SELECT CASE WHEN x IN (SELECT y FROM u) THEN 1 END AS c FROM t",
+                "SELECT CASE WHEN array_contains((SELECT array_agg(y) FROM u), x) THEN 1 END AS c FROM t",
+            ),
+            // What is not in a list with NULLs is not known.
+            (
+                "SELECT CASE WHEN NOT x IN (SELECT y FROM u) THEN 1 END AS c FROM t",
+                "SELECT CASE WHEN NOT x IN (SELECT y FROM u) THEN 1 END AS c FROM t",
+            ),
+        ] {
+            assert_eq!(rewritten(text), expected, "{text}");
+        }
+    }
+}
