@@ -6,7 +6,7 @@ use datafusion::arrow::array::{
     ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray, StructArray, UInt64Array,
 };
 use datafusion::arrow::buffer::OffsetBuffer;
-use datafusion::arrow::datatypes::{DataType, Field, Fields};
+use datafusion::arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::{Result, ScalarValue, TableReference};
 use datafusion::config::ConfigOptions;
@@ -137,6 +137,18 @@ impl Columns {
 }
 
 impl TableProfile {
+    /// The columns of [`Self::to_batch`].
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn schema() -> Result<SchemaRef> {
+        let nothing = Self {
+            rows: 0,
+            columns: Vec::new(),
+        };
+        Ok(nothing.to_batch()?.schema())
+    }
+
     /// The profile as a table with a row for each column. Values are text, since types differ from column to column.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use datafusion::common::ParamValues;
+use datafusion::sql::sqlparser::ast::Set;
 #[cfg(feature = "cuda")]
 use datafusion_quantiles::pinned::{PinStatement, pin_all_columns};
 use futures::{SinkExt, StreamExt};
@@ -26,15 +27,16 @@ use pgwire::messages::response::{EmptyQueryResponse, ReadyForQuery, TransactionS
 use pgwire::messages::startup::ParameterStatus;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::Server;
 use super::failure::{code, error, fatal, of_statement};
 use super::frames::Phase;
 use super::guard::{Guard, Stop, reached};
-use super::metrics::{Connected, Timed};
+use super::metrics::Timed;
+use super::planning::Planning;
 use super::query::{self, Answer};
-use super::session::Session;
+use super::session::{Identity, Session};
 use super::settings::{self, Assigned};
 use super::startup::{Client, Known, decode, start};
 use super::statement::{self, Command, Prepared, Tag};
@@ -119,7 +121,9 @@ struct Connection {
     client: Client,
     name: String,
     session: Session,
+    identity: Identity,
     start: Vec<Assigned>,
+    planning: Planning,
     cancel: Arc<ConnectionHandle>,
     /// Names of prepared statements and portals.
     names: HashSet<(u8, String)>,
@@ -129,7 +133,6 @@ struct Connection {
     is_idle: bool,
     stop: watch::Receiver<Stop>,
     _registered: ConnectionGuard,
-    _connected: Connected,
 }
 
 type Frames = super::frames::Frames<tokio::io::ReadHalf<pgwire::tokio::server::MaybeTls>>;
@@ -141,12 +144,14 @@ impl Connection {
             frames,
             values,
             name,
+            user,
             connected,
         } = known;
         client.set_backpressure_boundary(UNWRITTEN);
         let (number, key) = client.pid_and_secret_key();
         let (cancel, registered) = server.clients.register(number, key);
-        let session = match Session::start(&server.base, &values).await {
+        let identity = Identity { user, number };
+        let session = match Session::start(&server.base, &values, &identity).await {
             Ok(session) => session,
             Err(failure) => {
                 let info = ErrorInfo::from(failure);
@@ -163,14 +168,15 @@ impl Connection {
             client,
             name,
             session,
+            identity,
             start: values,
+            planning: Planning::new(connected),
             cancel,
             names: HashSet::new(),
             is_skipping: false,
             is_idle: true,
             stop,
             _registered: registered,
-            _connected: connected,
         };
         Ok((connection, frames))
     }
@@ -301,9 +307,13 @@ impl Connection {
     }
 
     async fn prepare(&self, piece: &crate::sql::Piece, types: &[Option<Type>]) -> PgWireResult<Prepared> {
-        let base = &self.server.base;
-        let prepared =
-            statement::prepare(&self.session.ctx, &base.catalog, base.writes, piece, types).await?;
+        let (server, ctx) = (Arc::clone(&self.server), self.session.ctx.clone());
+        let (piece, types) = (piece.clone(), types.to_vec());
+        let planned = self.planning.run(async move {
+            let base = &server.base;
+            statement::prepare(&ctx, &base.catalog, base.writes, &piece, &types).await
+        });
+        let prepared = planned.await?;
         let ends = matches!(prepared.command.as_ref(), Command::Commit | Command::Rollback);
         if self.client.transaction_status() == TransactionStatus::Error && !ends {
             return Err(error(
@@ -321,11 +331,8 @@ impl Connection {
         values: Option<&ParamValues>,
         format: &Format,
     ) -> PgWireResult<()> {
-        let _turn = match prepared.command.as_ref() {
-            Command::Plan(_) => Some(self.server.admission.turn().await?),
-            _ => None,
-        };
-        let tag = match self.begin(prepared, values, format).await? {
+        let turn = self.turn(&prepared.command).await?;
+        let tag = match self.begin(prepared, values, format, &turn).await? {
             Begun::Rows(mut rows, tag) => {
                 let fields = rows.row_schema();
                 self.feed(row_description(&fields)).await?;
@@ -339,22 +346,56 @@ impl Connection {
         Ok(())
     }
 
-    /// Starts a statement: all of it, if it has no rows.
+    /// Waits until a statement may run.
+    async fn turn(&self, command: &Command) -> PgWireResult<Turn> {
+        match command.takes_turn() {
+            true => Ok(Some(Arc::new(self.server.admission.turn().await?))),
+            false => Ok(None),
+        }
+    }
+
+    /// Starts a statement that takes a turn, which lasts as long as its planning at least.
+    async fn start(
+        &self,
+        prepared: &Prepared,
+        values: Option<&ParamValues>,
+        format: &Format,
+        turn: &Turn,
+    ) -> PgWireResult<Answer> {
+        let (session, writes, turn) = (self.session.clone(), self.server.base.writes, turn.clone());
+        let (prepared, values, format) = (prepared.clone(), values.cloned(), format.clone());
+        let started = self.planning.run(async move {
+            let _turn = turn;
+            let text = &prepared.text;
+            match prepared.command.as_ref() {
+                Command::Plan(planned) => {
+                    query::start(&session, writes, planned, values.as_ref(), &format, text).await
+                }
+                Command::Summarize(statement) => {
+                    let rows = query::summarize(&session, statement, &format, text).await;
+                    rows.map(Answer::Rows)
+                }
+                _ => Ok(Answer::Done(None)),
+            }
+        });
+        started.await
+    }
+
+    /// Begins a statement: all of it, if it has no rows.
     async fn begin(
         &mut self,
         prepared: &Prepared,
         values: Option<&ParamValues>,
         format: &Format,
+        turn: &Turn,
     ) -> PgWireResult<Begun> {
         let word = |word: &str| Ok(Begun::Done(CommandTag::new(word)));
         match prepared.command.as_ref() {
-            Command::Plan(planned) => {
-                let writes = self.server.base.writes;
-                let answer =
-                    query::start(&self.session, writes, planned, values, format, &prepared.text).await?;
-                Ok(match answer {
-                    Answer::Rows(rows) => Begun::Rows(rows, planned.tag),
-                    Answer::Done(count) => Begun::Done(tag_of(planned.tag, count.unwrap_or_default())),
+            command @ (Command::Plan(_) | Command::Summarize(_)) => {
+                let tag = command.tag();
+                Ok(match self.start(prepared, values, format, turn).await? {
+                    Answer::Rows(rows) => Begun::Rows(rows, tag),
+                    Answer::Done(count) => Begun::Done(tag_of(tag, count.unwrap_or_default())),
                 })
             }
             #[cfg(feature = "cuda")]
@@ -363,9 +404,7 @@ impl Connection {
                 word("PIN TABLE")
             }
             Command::Set(set) => {
-                if let Some(assigned) = settings::assigned(set)? {
-                    self.assign(&assigned).await?;
-                }
+                self.set(set).await?;
                 word("SET")
             }
             Command::Show(name) => {
@@ -379,7 +418,7 @@ impl Connection {
             }
             Command::Discard => {
                 self.deallocate(None, &prepared.text).await?;
-                self.session = Session::start(&self.server.base, &self.start).await?;
+                self.session = Session::start(&self.server.base, &self.start, &self.identity).await?;
                 word("DISCARD ALL")
             }
             Command::Nothing(tag) => word(tag),
@@ -438,6 +477,13 @@ impl Connection {
         }
     }
 
+    async fn set(&mut self, set: &Set) -> PgWireResult<()> {
+        match settings::assigned(set)? {
+            Some(assigned) => self.assign(&assigned).await,
+            None => Ok(()),
+        }
+    }
+
     async fn assign(&mut self, assigned: &Assigned) -> PgWireResult<()> {
         self.session.assign(assigned).await?;
         let reported = self.session.settings().reported(Some(assigned.name));
@@ -463,6 +509,9 @@ impl Connection {
         Ok((count, false))
     }
 }
+
+/// The right to run, which ends when nobody holds it.
+type Turn = Option<Arc<OwnedSemaphorePermit>>;
 
 /// A statement that started.
 enum Begun {

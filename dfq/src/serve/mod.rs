@@ -5,7 +5,8 @@
 //!   connection   one client: messages in, answers out
 //!     startup      TLS, startup message, password (access)       socket, frames: bytes to messages
 //!     statement    text to plan: PostgreSQL's catalog, parameters; settings: SET and SHOW; policy: what clients may do
-//!     query        plan to rows
+//!     query        plan to rows; text: values as PostgreSQL writes them
+//!     planning     plans on a thread of its own
 //!     guard        cancel, timeout, stop                         admission: turns of statements
 //!   http         /metrics, /healthz (metrics)
 //! ```
@@ -18,6 +19,7 @@ mod frames;
 mod guard;
 mod http;
 mod metrics;
+mod planning;
 mod policy;
 mod query;
 mod session;
@@ -25,6 +27,7 @@ mod settings;
 mod socket;
 mod startup;
 mod statement;
+mod text;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;

@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{AsArray, RecordBatch};
-use datafusion::arrow::datatypes::{SchemaRef, UInt64Type};
+use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef, UInt64Type};
 use datafusion::common::{ParamValues, plan_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Deallocate, LogicalPlan, Statement as PlanStatement};
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
-use datafusion_postgres::arrow_pg::datatypes::{arrow_schema_to_pg_fields, encode_recordbatch};
+use datafusion_postgres::arrow_pg::datatypes::{
+    PG_OID_ALIAS_KEY, arrow_schema_to_pg_fields, encode_recordbatch,
+};
+use datafusion_quantiles::profile::{SummarizeStatement, TableProfile};
 use futures::{StreamExt, stream};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
@@ -22,7 +25,8 @@ use pgwire::types::format::FormatOptions;
 use super::failure::{code, error, of_statement};
 use super::policy::Writes;
 use super::session::Session;
-use super::statement::{Command, Parameter, Planned, Tag};
+use super::statement::{Command, OBJECTS, Parameter, Planned, Tag};
+use super::text::{self, Style};
 use crate::console::message_of;
 use crate::sql::{check_endless, register_stores};
 
@@ -74,6 +78,21 @@ pub(super) async fn start(
     }
 }
 
+/// Starts `SUMMARIZE`, which reads its table before the first row.
+///
+/// # Errors
+/// DataFusion's.
+pub(super) async fn summarize(
+    session: &Session,
+    statement: &SummarizeStatement,
+    format: &Format,
+    text: &Arc<str>,
+) -> PgWireResult<QueryResponse> {
+    let answer = statement.execute(&session.ctx).await;
+    let answer = answer.map_err(|failure| of_statement(&failure, text))?;
+    rows(session, answer, format, text).await
+}
+
 /// Forgets a statement that was prepared by SQL.
 ///
 /// # Errors
@@ -111,12 +130,23 @@ async fn rows(
     check_endless(physical.as_ref()).map_err(of_text)?;
     let batches = execute_stream(physical, task).map_err(of_text)?;
     let fields = fields(session, &batches.schema(), format)?;
-    let (shared, text) = (Arc::clone(&fields), Arc::clone(text));
-    let rows = batches.flat_map(move |batch| match batch {
-        Ok(batch) => stream::iter(encode_recordbatch(Arc::clone(&shared), batch)).left_stream(),
-        Err(failure) => stream::iter([Err(of_statement(&failure, &text))]).right_stream(),
-    });
+    let (shared, text, style) = (Arc::clone(&fields), Arc::clone(text), style(session));
+    let rows =
+        batches.flat_map(
+            move |batch| match batch.and_then(|batch| text::written(&batch, &shared, style)) {
+                Ok(batch) => stream::iter(encode_recordbatch(Arc::clone(&shared), batch)).left_stream(),
+                Err(failure) => stream::iter([Err(of_statement(&failure, &text))]).right_stream(),
+            },
+        );
     Ok(QueryResponse::new(fields, rows))
+}
+
+fn style(session: &Session) -> Style {
+    let settings = session.settings();
+    Style {
+        digits: settings.show("extra_float_digits").parse().unwrap_or(1),
+        plain_intervals: settings.show("intervalstyle") == "postgres",
+    }
 }
 
 fn fields(session: &Session, schema: &SchemaRef, format: &Format) -> PgWireResult<Arc<Vec<FieldInfo>>> {
@@ -125,12 +155,21 @@ fn fields(session: &Session, schema: &SchemaRef, format: &Format) -> PgWireResul
         .into_iter()
         .map(|name| (name.to_string(), session.settings().show(name)))
         .collect();
-    let options = FormatOptions::from_client_metadata(&styles);
-    Ok(Arc::new(arrow_schema_to_pg_fields(
-        schema,
-        format,
-        Some(Arc::new(options)),
-    )?))
+    let options = Arc::new(FormatOptions::from_client_metadata(&styles));
+    let known: Fields = schema.fields().iter().map(text::known).collect();
+    let mut fields = arrow_schema_to_pg_fields(&Schema::new(known), format, Some(Arc::clone(&options)))?;
+    for (place, (told, field)) in fields.iter_mut().zip(schema.fields()).enumerate() {
+        if field
+            .metadata()
+            .get(PG_OID_ALIAS_KEY)
+            .is_some_and(|kind| kind == OBJECTS)
+        {
+            let name = field.name().clone();
+            let objects = FieldInfo::new(name, None, None, Type::OID_ARRAY, format.format_for(place));
+            *told = objects.with_format_options(Arc::clone(&options));
+        }
+    }
+    Ok(Arc::new(fields))
 }
 
 /// The columns of a statement's answer, before it runs; none if it has no rows.
@@ -147,6 +186,10 @@ pub(super) fn described(
         Command::Plan(planned) if planned.tag.has_rows() => {
             let schema = analyzed_schema(&session.ctx, planned);
             let schema = schema.map_err(|failure| of_statement(&failure, text))?;
+            fields(session, &schema, format)
+        }
+        Command::Summarize(_) => {
+            let schema = TableProfile::schema().map_err(|failure| of_statement(&failure, text))?;
             fields(session, &schema, format)
         }
         Command::Show(name) => Ok(shown_fields(name, format)),

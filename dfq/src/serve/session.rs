@@ -5,19 +5,17 @@
 //! of a connection    options of DataFusion and of this crate, prepared statements, PostgreSQL's variables
 //! ```
 
+mod functions;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::arrow::array::timezone::Tz;
-use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::CatalogProviderList;
-use datafusion::common::{ScalarValue, plan_err};
 use datafusion::config::Dialect;
 use datafusion::error::Result;
 use datafusion::execution::SessionStateBuilder;
-use datafusion::logical_expr::{
-    ColumnarValue, LogicalPlan, ScalarUDF, SetVariable, Statement, Volatility, create_udf,
-};
+use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
 use datafusion::prelude::SessionContext;
 use parking_lot::{RwLock, RwLockReadGuard};
 use pgwire::error::{PgWireError, PgWireResult};
@@ -45,7 +43,7 @@ impl Base {
         let ctx = args.build_without_files()?;
         // What clients for business intelligence send is `PERCENTILE_CONT(q) WITHIN GROUP (ORDER BY x)`.
         ctx.sql("SET quantiles.replace_builtins = true").await?;
-        let catalog = Catalog::install(&ctx)?;
+        let catalog = Catalog::install(&ctx, writes)?;
         let tables = Arc::clone(ctx.state().catalog_list());
         enable_files(&ctx);
         Ok(Self {
@@ -88,7 +86,16 @@ impl Base {
     }
 }
 
+/// Who is connected.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) user: String,
+    /// The number of the connection, which its cancels name.
+    pub(super) number: i32,
+}
+
 /// What a connection has alone.
+#[derive(Clone)]
 pub(super) struct Session {
     pub(super) ctx: SessionContext,
     settings: Arc<RwLock<Settings>>,
@@ -101,13 +108,13 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`Self::assign`].
-    pub(super) async fn start(base: &Base, values: &[Assigned]) -> PgWireResult<Self> {
+    pub(super) async fn start(base: &Base, values: &[Assigned], identity: &Identity) -> PgWireResult<Self> {
         let mut session = Self {
             ctx: base.session(),
             settings: Arc::default(),
             timeout: None,
         };
-        session.ctx.register_udf(current_setting(&session.settings));
+        functions::register(&session.ctx, &session.settings, identity);
         if base.writes == Writes::Allowed {
             for name in ["default_transaction_read_only", "transaction_read_only"] {
                 session.assign(&settings::assign(name, "off")?).await?;
@@ -147,27 +154,6 @@ impl Session {
     pub(super) fn settings(&self) -> RwLockReadGuard<'_, Settings> {
         self.settings.read()
     }
-}
-
-/// The function `current_setting(name)` of a connection, for PostgreSQL's variables.
-fn current_setting(settings: &Arc<RwLock<Settings>>) -> ScalarUDF {
-    let settings = Arc::clone(settings);
-    create_udf(
-        "current_setting",
-        vec![DataType::Utf8],
-        DataType::Utf8,
-        Volatility::Stable,
-        Arc::new(move |arguments| match arguments {
-            [ColumnarValue::Scalar(ScalarValue::Utf8(Some(name)))] => {
-                let value = settings::known(name).map(|name| settings.read().show(name));
-                match value {
-                    Some(value) => Ok(ColumnarValue::Scalar(ScalarValue::from(value))),
-                    None => plan_err!("unrecognized configuration parameter \"{name}\""),
-                }
-            }
-            _ => plan_err!("current_setting takes the name of a variable as a constant"),
-        }),
-    )
 }
 
 fn check_time_zone(name: &str) -> Result<(), PgWireError> {

@@ -30,8 +30,9 @@ enum Kind {
 }
 
 /// The variables that there are, and their values at the start.
-const VARIABLES: [(&str, &str, Kind); 38] = [
+const VARIABLES: [(&str, &str, Kind); 42] = [
     ("application_name", "", Kind::Kept),
+    ("block_size", "8192", Kind::Fixed),
     ("bytea_output", "hex", Kind::Among(&["hex", "escape"])),
     ("check_function_bodies", "on", Kind::Kept),
     (
@@ -45,6 +46,7 @@ const VARIABLES: [(&str, &str, Kind); 38] = [
         "ISO, MDY",
         Kind::Among(&["iso", "iso, mdy", "iso, dmy", "iso, ymd", "mdy", "dmy", "ymd"]),
     ),
+    ("default_table_access_method", "heap", Kind::Kept),
     ("default_transaction_isolation", "read committed", Kind::Kept),
     ("default_transaction_read_only", "on", Kind::Kept),
     ("enable_seqscan", "on", Kind::Kept),
@@ -67,6 +69,8 @@ const VARIABLES: [(&str, &str, Kind); 38] = [
     ("lc_messages", "C", Kind::Kept),
     ("lc_monetary", "C", Kind::Kept),
     ("lock_timeout", "0", Kind::Kept),
+    ("max_function_args", "100", Kind::Fixed),
+    ("max_index_keys", "32", Kind::Fixed),
     ("max_identifier_length", "63", Kind::Fixed),
     ("row_security", "on", Kind::Kept),
     ("search_path", "\"$user\", public", Kind::SearchPath),
@@ -101,6 +105,11 @@ fn variable(name: &str) -> Option<(&'static str, &'static str, Kind)> {
     VARIABLES
         .into_iter()
         .find(|(known, ..)| known.eq_ignore_ascii_case(name))
+}
+
+/// The names of the variables.
+pub(super) fn names() -> Vec<&'static str> {
+    VARIABLES.iter().map(|(name, ..)| *name).collect()
 }
 
 /// Whether a `SET` is about PostgreSQL's variables. One about DataFusion's has a name with a dot.

@@ -39,6 +39,7 @@ pub(super) struct Known {
     pub(super) values: Vec<Assigned>,
     /// As logs name it.
     pub(super) name: String,
+    pub(super) user: String,
     pub(super) connected: Connected,
 }
 
@@ -63,11 +64,12 @@ pub(super) async fn start(server: &Arc<Server>, socket: TcpStream, address: Sock
     let mut client = Framed::new(Outgoing(write), codec);
     client.set_state(PgWireConnectionState::AwaitingStartup);
     match greet(server, &mut client, &mut frames).await {
-        Ok(Some((values, name, connected))) => Some(Known {
+        Ok(Some((values, user, connected))) => Some(Known {
+            name: named(&client, &user),
             client,
             frames,
             values,
-            name,
+            user,
             connected,
         }),
         Ok(None) => None,
@@ -97,7 +99,6 @@ async fn greet(
         _ => return Err(fatal(code::PROTOCOL, "invalid startup message")),
     };
     let user = startup.parameters.get("user").cloned().unwrap_or_default();
-    let name = format!("{} ({})", client.socket_addr(), user.escape_debug());
     check(server, client, &user)?;
     let Some(connected) = Connected::count(&server.metrics, server.limits.connections) else {
         Metrics::count(&server.metrics.refused_connections);
@@ -110,10 +111,14 @@ async fn greet(
     let values = settings::of_startup(&parameters)?;
     let reported = Arc::new(Reported::new(&values, &user, server.base.writes));
     match authenticate(server, client, frames, startup, reported).await {
-        Ok(true) => Ok(Some((values, name, connected))),
+        Ok(true) => Ok(Some((values, user, connected))),
         Ok(false) => Ok(None),
         Err(error) => Err(of_login(error, &user)),
     }
+}
+
+fn named(client: &Client, user: &str) -> String {
+    format!("{} ({})", client.socket_addr(), user.escape_debug())
 }
 
 fn check(server: &Server, client: &Client, user: &str) -> PgWireResult<()> {

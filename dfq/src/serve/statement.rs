@@ -1,9 +1,7 @@
 //! Statements of a client: from text to something that can be run.
 
 mod catalog;
-mod functions;
 mod parameters;
-mod rewrites;
 
 use std::sync::Arc;
 
@@ -16,12 +14,12 @@ use datafusion::sql::sqlparser::ast::{CloseCursor, DiscardObject, Set, Statement
 use datafusion::sql::sqlparser::tokenizer::Token;
 #[cfg(feature = "cuda")]
 use datafusion_quantiles::pinned::PinStatement;
+use datafusion_quantiles::profile::SummarizeStatement;
 use datafusion_quantiles::statement::Statement as OwnStatement;
 use pgwire::api::Type;
 use pgwire::error::PgWireError;
 
-pub(super) use self::catalog::Catalog;
-pub(super) use self::functions::VERSION;
+pub(super) use self::catalog::{CURRENT_SETTING, Catalog, OBJECTS, VERSION};
 pub(super) use self::parameters::Parameter;
 use super::failure::{code, error, of_statement};
 use super::policy::{self, Writes};
@@ -44,6 +42,8 @@ pub(super) struct Prepared {
 pub(super) enum Command {
     /// Runs a plan.
     Plan(Planned),
+    /// `SUMMARIZE`, which reads when it runs.
+    Summarize(SummarizeStatement),
     /// `PIN TABLE` or `UNPIN TABLE`.
     #[cfg(feature = "cuda")]
     Pin(PinStatement),
@@ -60,6 +60,22 @@ pub(super) enum Command {
     Discard,
     /// What has nothing to do here: its tag.
     Nothing(&'static str),
+}
+
+impl Command {
+    /// Whether it waits for its turn to run.
+    pub(super) fn takes_turn(&self) -> bool {
+        matches!(self, Self::Plan(_) | Self::Summarize(_))
+    }
+
+    /// How its end is told, if it has rows.
+    pub(super) fn tag(&self) -> Tag {
+        match self {
+            Self::Plan(planned) => planned.tag,
+            Self::Summarize(_) => Tag::Rows("SELECT"),
+            _ => Tag::Answer("SHOW"),
+        }
+    }
 }
 
 /// A plan, and how its end is told.
@@ -165,12 +181,10 @@ pub(super) async fn prepare(
             policy::check_write("PIN TABLE and UNPIN TABLE", writes)?;
             Command::Pin(statement)
         }
-        // It reads when it is planned, and clients ask for plans again and again.
-        Statement::Own(OwnStatement::Summarize(_)) => {
-            return Err(error(
-                code::NOT_SUPPORTED,
-                "SUMMARIZE is not answered by a server; dfq sql and dfq profile do",
-            ));
+        Statement::Own(OwnStatement::Summarize(statement)) => {
+            let rows = statement.rows(ctx).await.map_err(of_text)?;
+            policy::check(rows.logical_plan(), writes)?;
+            Command::Summarize(statement)
         }
         Statement::DataFusion(statement) => match own(&statement)? {
             Some(command) => command,
@@ -291,6 +305,10 @@ async fn plan(
     piece: &Piece,
     types: &[Option<Type>],
 ) -> Result<Planned, PgWireError> {
+    let hints = match &statement {
+        DataFusionStatement::Statement(statement) => parameters::hints(statement),
+        _ => Vec::new(),
+    };
     let shows = matches!(&statement, DataFusionStatement::Statement(statement) if is_show(statement));
     let of_text = |failure: DataFusionError| of_statement(&failure, &piece.text);
     let mut plan = catalog.plan(ctx, statement, &piece.text).await.map_err(of_text)?;
@@ -304,7 +322,7 @@ async fn plan(
         Tag::Rows(_) if shows => Tag::Answer("SHOW"),
         tag => tag,
     };
-    let parameters = Parameter::of(&plan, types).map_err(of_text)?;
+    let parameters = Parameter::of(&plan, types, &hints).map_err(of_text)?;
     Ok(Planned {
         plan,
         tag,

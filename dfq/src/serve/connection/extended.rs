@@ -19,7 +19,7 @@ use pgwire::messages::response::EmptyQueryResponse;
 use super::{Begun, Connection, row_description, tag_of};
 use crate::serve::failure::{code, error};
 use crate::serve::query;
-use crate::serve::statement::{self, Command, Parameter, Prepared, Tag};
+use crate::serve::statement::{self, Command, Parameter, Prepared};
 
 /// Most prepared statements and portals with names, together.
 const MOST_NAMES: usize = 4096;
@@ -109,20 +109,23 @@ impl Connection {
                 .iter()
                 .map(|parameter| parameter.wire.oid());
             let types = ParameterDescription::new(types.collect());
-            let columns = statement
-                .value()
-                .map(|statement| self.columns(&statement.statement, &Format::UnifiedText));
             self.feed(PgWireBackendMessage::ParameterDescription(types))
                 .await?;
-            columns
+            match statement.value() {
+                Some(statement) => self.described(&statement.statement, &Format::UnifiedText).await?,
+                None => Arc::default(),
+            }
         } else {
             let found = self.client.portal_store().get_portal(name);
             let portal = found.ok_or_else(|| no_portal(name))?;
-            portal
-                .value()
-                .map(|portal| self.columns(&portal.statement.statement, &portal.result_column_format))
+            match portal.value() {
+                Some(portal) => {
+                    let prepared = &portal.statement.statement;
+                    self.described(prepared, &portal.result_column_format).await?
+                }
+                None => Arc::default(),
+            }
         };
-        let columns = columns.transpose()?.unwrap_or_default();
         let message = if columns.is_empty() {
             nothing
         } else {
@@ -132,17 +135,23 @@ impl Connection {
         Ok(())
     }
 
-    fn columns(&self, prepared: &Prepared, format: &Format) -> PgWireResult<Arc<Vec<FieldInfo>>> {
-        if let Format::Individual(formats) = format {
-            let text = query::described(
-                &self.session,
-                &prepared.command,
-                &Format::UnifiedText,
-                &prepared.text,
-            )?;
-            check_count("formats of columns", formats.len(), &[text.len()])?;
-        }
-        query::described(&self.session, &prepared.command, format, &prepared.text)
+    async fn described(&self, prepared: &Prepared, format: &Format) -> PgWireResult<Arc<Vec<FieldInfo>>> {
+        let guard = self.guard(false).await;
+        guard.run(&prepared.text, self.columns(prepared, format)).await
+    }
+
+    async fn columns(&self, prepared: &Prepared, format: &Format) -> PgWireResult<Arc<Vec<FieldInfo>>> {
+        let (session, prepared, format) = (self.session.clone(), prepared.clone(), format.clone());
+        let columns = self.planning.run(async move {
+            let described =
+                |format: &Format| query::described(&session, &prepared.command, format, &prepared.text);
+            if let Format::Individual(formats) = &format {
+                let text = described(&Format::UnifiedText)?;
+                check_count("formats of columns", formats.len(), &[text.len()])?;
+            }
+            described(&format)
+        });
+        columns.await
     }
 
     pub(super) async fn execute(&mut self, execute: &Execute) -> PgWireResult<()> {
@@ -165,18 +174,15 @@ impl Connection {
     /// Sends rows of a portal, at most so many if `most` is not 0. What is left waits in it for the next time.
     async fn fetch(&mut self, portal: &Portal<Prepared>, most: u64) -> PgWireResult<()> {
         let prepared = &portal.statement.statement;
-        let _turn = match prepared.command.as_ref() {
-            Command::Plan(_) => Some(self.server.admission.turn().await?),
-            _ => None,
-        };
+        let turn = self.turn(&prepared.command).await?;
         let state = std::mem::replace(&mut *portal.state.lock().await, PortalExecutionState::Finished);
-        let tag = tag_of_rows(prepared);
+        let tag = prepared.command.tag();
         let mut rows = match state {
             PortalExecutionState::Initial => {
                 let format = &portal.result_column_format;
-                self.columns(prepared, format)?;
+                self.columns(prepared, format).await?;
                 let values = Parameter::values(parameters_of(prepared), portal)?;
-                match self.begin(prepared, Some(&values), format).await? {
+                match self.begin(prepared, Some(&values), format, &turn).await? {
                     Begun::Rows(rows, _) => rows,
                     Begun::Done(tag) => {
                         return Ok(self
@@ -210,14 +216,6 @@ impl Connection {
         self.feed(PgWireBackendMessage::CloseComplete(CloseComplete::new()))
             .await?;
         Ok(())
-    }
-}
-
-/// How the end of a statement with rows is told.
-fn tag_of_rows(prepared: &Prepared) -> Tag {
-    match prepared.command.as_ref() {
-        Command::Plan(planned) => planned.tag,
-        _ => Tag::Answer("SHOW"),
     }
 }
 

@@ -65,6 +65,52 @@ async fn cancelled_statements_end() {
     assert_eq!(answer, b"");
 }
 
+/// A statement whose planning takes long.
+fn planned_long() -> String {
+    let calls = (0..300).map(|i| format!("median(x + {i}) OVER (ORDER BY x + {i})"));
+    format!("SELECT {} FROM t", calls.collect::<Vec<_>>().join(", "))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_that_are_planned_end() {
+    let mut server = Server::start(&["--stop-seconds", "1"]);
+    let client = server.connect().await;
+    let cancel = client.cancel_token();
+    let sql = planned_long();
+    let (told, ended) = tokio::join!(failure(&client, &sql), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let started = Instant::now();
+        cancel.cancel_query(NoTls).await.unwrap();
+        started
+    });
+    assert_eq!(told, "57014 canceling statement due to user request");
+    assert!(ended.elapsed() < Duration::from_secs(1), "{:?}", ended.elapsed());
+    server.holds_nothing().await;
+    // Others go on; the connection's next statement waits until the plan is made, and can be cancelled too.
+    let other = server.connect().await;
+    assert_eq!(text(&other, "SELECT count(*) FROM t").await, "10000");
+    text(&other, "SET statement_timeout = '200ms'").await;
+    let told = failure(&other, &sql).await;
+    assert!(
+        told.starts_with("57014 canceling statement due to statement timeout"),
+        "{told}"
+    );
+    let told = failure(&other, "SELECT 1").await;
+    assert!(
+        told.starts_with("57014 canceling statement due to statement timeout"),
+        "{told}"
+    );
+    // A server that stops does not wait for plans.
+    server.signal("TERM");
+    let started = Instant::now();
+    server.ended().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn statements_that_take_too_long_end() {
     let server = Server::start(&["--statement-timeout-seconds", "1"]);

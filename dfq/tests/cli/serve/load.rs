@@ -14,7 +14,7 @@ fn statements(g: i64) -> [(String, String); 6] {
     [
         (
             format!("SELECT median(x) FROM t WHERE g = {g}"),
-            format!("{half:?}"),
+            format!("{half}"),
         ),
         (
             format!("SELECT exact_quantiles(x, 0.5) FROM t WHERE g = {g}"),
@@ -22,7 +22,7 @@ fn statements(g: i64) -> [(String, String); 6] {
         ),
         (
             format!("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY f) FROM t WHERE g = {g}"),
-            format!("{:?}", half / 2.0),
+            format!("{}", half / 2.0),
         ),
         (
             format!("SELECT count(*), max(x) FROM t WHERE g = {g}"),

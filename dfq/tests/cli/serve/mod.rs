@@ -6,5 +6,7 @@ mod limits;
 mod load;
 mod mutations;
 mod psql;
+mod recorded;
+mod scripts;
 mod server;
 mod statements;

@@ -117,7 +117,7 @@ fn mutate(random: &mut SmallRng, messages: &mut Vec<Vec<u8>>) {
 const SILENCE: Duration = Duration::from_millis(1500);
 
 /// Conversations at once.
-const TOGETHER: usize = 64;
+const TOGETHER: usize = 512;
 
 /// Sends bytes and reads until the server closes the connection, or waits for more.
 async fn talk(server: &Server, bytes: &[u8], silence: Duration) -> Vec<u8> {
@@ -131,7 +131,14 @@ async fn talk(server: &Server, bytes: &[u8], silence: Duration) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_bytes_do_no_harm() {
-    let mut server = Server::start(&["--log", "dfq=error"]);
+    let mut server = Server::start(&[
+        "--log",
+        "dfq=error",
+        "--max-connections",
+        "1000",
+        "--max-waiting",
+        "1000",
+    ]);
     let count = std::env::var("QUANTILES_MUTATIONS").map_or(MUTATIONS, |count| count.parse().unwrap());
     let whole = talk(&server, &conversation().concat(), Duration::from_secs(5)).await;
     assert!(

@@ -212,6 +212,24 @@ pub(super) fn told(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// A failure as scripts take it.
+#[derive(Debug)]
+pub(super) struct Told(String);
+
+impl From<tokio_postgres::Error> for Told {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self(told(&error))
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Told {}
+
 /// The failure of a simple query.
 pub(super) async fn failure(client: &Client, sql: &str) -> String {
     match client.simple_query(sql).await {

@@ -26,7 +26,7 @@ async fn statements_of_this_crate_run() {
         ),
         (
             "SELECT g, half FROM halves WHERE g < 2 ORDER BY g",
-            "0|2502.5\n1|2498.0",
+            "0|2502.5\n1|2498",
         ),
         ("SELECT topk_by(x, f, 2) FROM t", "{10000,9999}"),
         (
@@ -292,4 +292,100 @@ async fn metrics_count_what_happened() {
     ] {
         assert_eq!(server.metric(name).await, value, "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_written_as_postgres_does() {
+    let server = Server::start(&[]);
+    let client = server.connect().await;
+    for (sql, expected) in [
+        (
+            "SELECT 2.0::DOUBLE, -0.0::DOUBLE, 'inf'::DOUBLE, '-inf'::REAL, 'NaN'::DOUBLE",
+            "2|-0|Infinity|-Infinity|NaN",
+        ),
+        (
+            "SELECT 1e15::DOUBLE, 0.00001::DOUBLE, 0.1::REAL, 1e6::REAL",
+            "1e+15|1e-05|0.1|1e+06",
+        ),
+        (
+            "SELECT [1.0, NULL, 2.5], ['inf'::DOUBLE], ['a b', '', 'NULL', 'c']",
+            "{1,NULL,2.5}|{Infinity}|{\"a b\",\"\",\"NULL\",c}",
+        ),
+        (
+            "SELECT [true, false], [DATE '2026-01-02'], [TIMESTAMP '2026-01-02 03:04:05.5']",
+            "{t,f}|{2026-01-02}|{\"2026-01-02 03:04:05.5\"}",
+        ),
+        (
+            "SELECT named_struct('a', 1.0, 'b', 'x y', 'c', NULL, 'd', true)",
+            "(1,\"x y\",,t)",
+        ),
+        (
+            "SELECT named_struct('l', [1.0, NULL], 'e', '', 'q', 'a\"b', 'b', arrow_cast('a', 'Binary'))",
+            "(\"{1,NULL}\",\"\",\"a\"\"b\",\"\\\\x61\")",
+        ),
+        ("SELECT [[1, 2], [3]], [[1.0]]", "{\"{1,2}\",\"{3}\"}|{\"{1}\"}"),
+        (
+            "SELECT [named_struct('a', 2.0, 'b', 'x,y')]",
+            "{\"(2,\\\"x,y\\\")\"}",
+        ),
+        (
+            "SELECT TIMESTAMP '2026-01-02 03:04:05', TIMESTAMP '2026-01-02 03:04:05.120', TIME '10:11:12'",
+            "2026-01-02 03:04:05|2026-01-02 03:04:05.12|10:11:12",
+        ),
+        (
+            "SELECT TIMESTAMP '2026-01-02 03:04:05' AT TIME ZONE 'UTC'",
+            "2026-01-02 03:04:05+00",
+        ),
+        (
+            "SELECT INTERVAL '1 day 2 hours', INTERVAL '14 months', INTERVAL '-1 minute'",
+            "1 day 02:00:00|1 year 2 mons|-00:01:00",
+        ),
+        (
+            "SELECT arrow_cast(NULL, 'Interval(MonthDayNano)'), arrow_cast(1.5, 'Decimal256(60, 2)')",
+            "NULL|1.50",
+        ),
+    ] {
+        assert_eq!(text(&client, sql).await, expected, "{sql}");
+    }
+    text(&client, "SET extra_float_digits = 0").await;
+    assert_eq!(text(&client, "SELECT 0.1::DOUBLE + 0.2::DOUBLE").await, "0.3");
+    let statement = "SELECT arrow_cast(NULL, 'Interval(MonthDayNano)') IS NULL, arrow_cast(1.5, 'Decimal256(60, 2)')::TEXT";
+    let row = client.query_one(statement, &[]).await.unwrap();
+    assert_eq!((row.get::<_, bool>(0), row.get::<_, &str>(1)), (true, "1.50"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_summarized() {
+    let server = Server::start(&[]);
+    let client = server.connect().await;
+    let summary = text(&client, "SUMMARIZE t").await;
+    let columns: Vec<_> = summary
+        .lines()
+        .map(|line| line.split('|').next().unwrap())
+        .collect();
+    assert_eq!(columns, ["x", "g", "f", "s", "at"]);
+    assert!(
+        summary.starts_with("x|Int64|10000|0|NULL|10000|t|1|10000|5000.5|"),
+        "{summary}"
+    );
+    let statement = client
+        .prepare("SUMMARIZE SELECT f FROM t WHERE g = 3")
+        .await
+        .unwrap();
+    let rows = client.query(&statement, &[]).await.unwrap();
+    let row = rows.first().unwrap();
+    assert_eq!(
+        (row.get::<_, &str>("column_name"), row.get::<_, &str>("p50")),
+        ("f", "2496.5")
+    );
+    assert_eq!(statement.columns().len(), row.len());
+    for (sql, expected) in [
+        ("SUMMARIZE nothing", "42P01"),
+        ("SUMMARIZE '/etc/passwd'", "42P01"),
+        ("SUMMARIZE SELECT nothing FROM t", "42703"),
+    ] {
+        let told = failure(&client, sql).await;
+        assert!(told.starts_with(expected), "{sql}: {told}");
+    }
+    server.holds_nothing().await;
 }

@@ -1,15 +1,13 @@
-//! Statements that DataFusion plans and cannot run, or cannot plan, in a form that it can.
+//! Patterns with another escape character than the backslash.
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{
-    Expr, SelectItem, SetExpr, Statement, Value, ValueWithSpan, visit_expressions_mut,
-};
+use datafusion::sql::sqlparser::ast::{Expr, Statement, Value, ValueWithSpan, visit_expressions_mut};
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 
 /// Writes `LIKE pattern ESCAPE 'c'` with the only escape character that DataFusion has, the backslash.
-pub(super) fn with_backslashes(statement: &mut Statement) {
+pub(in crate::serve::statement::catalog) fn with_backslashes(statement: &mut Statement) {
     let _ = visit_expressions_mut(statement, |expression| {
         if let Expr::Like {
             pattern, escape_char, ..
@@ -58,35 +56,6 @@ fn escaped(pattern: &Expr, escape: &str) -> Option<Expr> {
         .ok()
 }
 
-/// Statements of drivers about the columns of keys hold this function. There are no keys here.
-const OF_KEYS: &str = "information_schema._pg_expandarray";
-
-/// The statement without rows that a driver's statement about keys is: its columns, as text.
-pub(super) fn without_keys(statement: &Statement, lower_text: &str) -> Option<Statement> {
-    let Statement::Query(query) = statement else {
-        return None;
-    };
-    if !lower_text.contains(OF_KEYS) {
-        return None;
-    }
-    let SetExpr::Select(select) = query.body.as_ref() else {
-        return None;
-    };
-    let columns: Option<Vec<_>> = select.projection.iter().map(column).collect();
-    let text = format!("SELECT {} WHERE false", columns?.join(", "));
-    Parser::parse_sql(&PostgreSqlDialect {}, &text).ok()?.pop()
-}
-
-fn column(item: &SelectItem) -> Option<String> {
-    let name = match item {
-        SelectItem::ExprWithAlias { alias, .. } => alias.clone(),
-        SelectItem::UnnamedExpr(Expr::Identifier(name)) => name.clone(),
-        SelectItem::UnnamedExpr(Expr::CompoundIdentifier(names)) => names.last()?.clone(),
-        _ => return None,
-    };
-    Some(format!("CAST(NULL AS TEXT) AS {name}"))
-}
-
 #[cfg(test)]
 mod tests {
     use datafusion::prelude::SessionContext;
@@ -128,15 +97,5 @@ mod tests {
                 "{condition}: {statement}\n{answer}"
             );
         }
-    }
-
-    #[test]
-    fn keys_are_none() {
-        let text = "SELECT NULL AS a, n.nspname AS b, result.c FROM (SELECT (information_schema._pg_expandarray(i.indkey)).n FROM i) result";
-        let without = without_keys(&parse(text), text).unwrap();
-        let expected =
-            "SELECT CAST(NULL AS TEXT) AS a, CAST(NULL AS TEXT) AS b, CAST(NULL AS TEXT) AS c WHERE false";
-        assert_eq!(without.to_string(), expected);
-        assert!(without_keys(&parse("SELECT 1 AS a"), "select 1 as a").is_none());
     }
 }

@@ -1,6 +1,15 @@
 //! PostgreSQL's catalog for its clients: `pg_catalog`, functions such as `version()`, and statements rewritten to what DataFusion
 //! plans.
 
+mod format_type;
+mod functions;
+mod listings;
+mod relations;
+mod rewrites;
+mod settings_view;
+mod tables;
+mod texts;
+
 use datafusion::error::Result;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
@@ -15,8 +24,13 @@ use datafusion_postgres::datafusion_pg_catalog::sql::rules::{
     StripCollate,
 };
 
-use super::functions;
-use super::rewrites::{with_backslashes, without_keys};
+pub(in crate::serve) use self::functions::{OBJECTS, VERSION};
+use self::rewrites::{CatalogRules, with_backslashes, with_names};
+use super::parameters::Parameter;
+use crate::serve::policy::Writes;
+
+/// The function that gives the value of a variable of PostgreSQL, which each connection has its own of.
+pub(in crate::serve) const CURRENT_SETTING: &str = "current_setting";
 
 /// Words that only statements about the catalog hold.
 const CATALOG: [&str; 5] = [
@@ -31,9 +45,11 @@ const CATALOG: [&str; 5] = [
 #[derive(Debug)]
 pub(in crate::serve) struct Catalog {
     /// For statements about the catalog.
-    parser: PostgresCompatibilityParser,
+    rules: CatalogRules,
+    /// For those of them that the rules do not help.
+    library: PostgresCompatibilityParser,
     /// For others that DataFusion refuses: none of these changes an answer.
-    rules: Vec<Box<dyn SqlStatementRewriteRule>>,
+    plain: Vec<Box<dyn SqlStatementRewriteRule>>,
 }
 
 impl Catalog {
@@ -41,17 +57,19 @@ impl Catalog {
     ///
     /// # Errors
     /// Those of the tables that are made.
-    pub(in crate::serve) fn install(ctx: &SessionContext) -> Result<Self> {
+    pub(in crate::serve) fn install(ctx: &SessionContext, writes: Writes) -> Result<Self> {
         let config = ctx.copied_config();
         let name = &config.options().catalog.default_catalog;
         setup_pg_catalog(ctx, name, EmptyContextProvider).map_err(|error| *error)?;
         let mut state = ctx.state_ref().read().clone();
         datafusion_postgres::datafusion_pg_functions::register_all(&mut state);
         *ctx.state_ref().write() = state;
-        functions::register(ctx);
+        functions::register(ctx, writes);
+        let types = tables::install(ctx)?;
         Ok(Self {
-            parser: PostgresCompatibilityParser::new(),
-            rules: vec![
+            rules: CatalogRules::new(types),
+            library: PostgresCompatibilityParser::new(),
+            plain: vec![
                 Box::new(AliasDuplicatedProjectionRewrite),
                 Box::new(RewriteArrayAnyAllOperation),
                 Box::new(StripCallableQualifier),
@@ -82,33 +100,58 @@ impl Catalog {
         with_backslashes(&mut sql);
         let lower = text.to_ascii_lowercase();
         if CATALOG.iter().any(|word| lower.contains(word)) {
-            let rewritten = without_keys(&sql, &lower).unwrap_or_else(|| self.of_catalog(&sql, text));
-            let planned = state.statement_to_plan(DataFusionStatement::Statement(Box::new(rewritten)));
-            let refused = match planned.await {
-                Ok(plan) => return Ok(plan),
-                Err(refused) => refused,
-            };
-            let plain = state.statement_to_plan(DataFusionStatement::Statement(Box::new(sql)));
-            return plain.await.map_err(|_| refused);
+            return self.plan_of_catalog(ctx, sql, text).await;
         }
-        let statement = DataFusionStatement::Statement(Box::new(sql.clone()));
-        let refused = match state.statement_to_plan(statement).await {
+        let plan = |sql: SqlStatement| state.statement_to_plan(DataFusionStatement::Statement(Box::new(sql)));
+        let refused = match plan(sql.clone()).await {
             Ok(plan) => return Ok(plan),
             Err(refused) => refused,
         };
-        let rewritten = self.rules.iter().fold(sql, |sql, rule| rule.rewrite(sql));
-        let again = state.statement_to_plan(DataFusionStatement::Statement(Box::new(rewritten)));
-        again.await.map_err(|_| refused)
+        let mut rewritten = self.plain.iter().fold(sql, |sql, rule| rule.rewrite(sql));
+        with_names(&mut rewritten);
+        plan(rewritten).await.map_err(|_| refused)
     }
 
-    fn of_catalog(&self, sql: &SqlStatement, text: &str) -> SqlStatement {
-        let statements = self.parser.parse(text).unwrap_or_default();
+    /// Plans a statement about the catalog in the first form that can run.
+    async fn plan_of_catalog(
+        &self,
+        ctx: &SessionContext,
+        sql: SqlStatement,
+        text: &str,
+    ) -> Result<LogicalPlan> {
+        let refused = match planned(ctx, self.rules.rewrite(&sql)).await {
+            Ok(plan) => return Ok(plan),
+            Err(refused) => refused,
+        };
+        if let Ok(plan) = planned(ctx, self.by_library(&sql, text)).await {
+            return Ok(plan);
+        }
+        planned(ctx, sql).await.map_err(|_| refused)
+    }
+
+    fn by_library(&self, sql: &SqlStatement, text: &str) -> SqlStatement {
+        let statements = self.library.parse(text).unwrap_or_default();
         match <[SqlStatement; 1]>::try_from(statements) {
             Ok([mut statement]) => {
                 with_backslashes(&mut statement);
                 statement
             }
-            Err(_) => self.parser.rewrite(sql.clone()),
+            Err(_) => self.library.rewrite(sql.clone()),
         }
     }
+}
+
+/// A plan that can run. Whether subqueries can is only known when they are joined to what is around them.
+async fn planned(ctx: &SessionContext, sql: SqlStatement) -> Result<LogicalPlan> {
+    let state = ctx.state();
+    let is_query = matches!(sql, SqlStatement::Query(_));
+    let plan = state
+        .statement_to_plan(DataFusionStatement::Statement(Box::new(sql)))
+        .await?;
+    if is_query {
+        let nulls = Parameter::nulls(&Parameter::of(&plan, &[], &[])?)?;
+        let bound = plan.clone().replace_params_with_values(&nulls)?;
+        state.create_physical_plan(&bound).await?;
+    }
+    Ok(plan)
 }
