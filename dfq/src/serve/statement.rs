@@ -186,7 +186,7 @@ pub(super) async fn prepare(
             policy::check(rows.logical_plan(), writes)?;
             Command::Summarize(statement)
         }
-        Statement::DataFusion(statement) => match own(&statement)? {
+        Statement::DataFusion(statement, _) => match own(&statement)? {
             Some(command) => command,
             None => Command::Plan(plan(ctx, catalog, writes, *statement, piece, types).await?),
         },

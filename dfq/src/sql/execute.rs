@@ -16,6 +16,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use futures::FutureExt;
 
+use super::labels::Labels;
 use super::output::{Format, Output};
 use super::progress::Progress;
 use super::remote::Remote;
@@ -161,8 +162,12 @@ impl Runner {
 
     async fn parse_and_run(&mut self, piece: &Piece) -> Result<bool> {
         match Statement::parse(piece, &self.config_options())? {
-            Statement::DataFusion(statement) => self.run_datafusion(*statement).await,
+            Statement::DataFusion(statement, labels) => {
+                self.output.labels = labels;
+                self.run_datafusion(*statement).await
+            }
             Statement::Own(statement) => {
+                self.output.labels = Labels::default();
                 let answer = statement.execute(&self.ctx).await?;
                 self.print(answer, false).await
             }

@@ -3,6 +3,7 @@
 mod config;
 mod execute;
 mod files;
+mod labels;
 mod output;
 mod plot;
 mod progress;

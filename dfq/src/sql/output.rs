@@ -30,6 +30,7 @@ use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
 
+use super::labels::Labels;
 use super::plot;
 use crate::console::make_room;
 
@@ -60,6 +61,11 @@ pub(crate) enum Format {
 }
 
 impl Format {
+    /// Whether people read it, and not programs.
+    fn is_for_people(self) -> bool {
+        matches!(self, Self::Table | Self::Markdown | Self::Line)
+    }
+
     /// Whether a file of this format holds one answer, in bytes that nobody reads.
     pub(crate) fn is_binary(self) -> bool {
         matches!(self, Self::Parquet | Self::Arrow)
@@ -134,6 +140,8 @@ pub(crate) struct Output {
     pub(crate) width: Option<usize>,
     /// Whether answers are drawn with bars, in place of their format.
     pub(crate) plots: bool,
+    /// Headings of the columns where people read them.
+    pub(crate) labels: Labels,
     /// Answers with columns that were written.
     pub(crate) answers: usize,
     /// Most rows of a table, `usize::MAX` for all; other formats always give all.
@@ -156,6 +164,7 @@ impl Output {
             file: None,
             width: None,
             plots: false,
+            labels: Labels::default(),
             answers: 0,
             max_rows: usize::MAX,
             closed: false,
@@ -174,6 +183,9 @@ impl Output {
         config: &FormatConfig,
         reservation: &MemoryReservation,
     ) -> Result<bool> {
+        if self.plots || self.format.is_for_people() {
+            stream = self.labels.head(stream);
+        }
         let schema = stream.schema();
         if schema.fields().is_empty() {
             // DDL and SET: nothing to show, but the stream does the work.

@@ -11,13 +11,14 @@ use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion_quantiles::statement::{Statement as OwnStatement, rewrite_calls};
 
+use super::labels::Labels;
 use super::split::{Piece, tokenize};
 
 /// A parsed statement.
 #[derive(Debug)]
 pub(crate) enum Statement {
-    /// One of DataFusion's own.
-    DataFusion(Box<DataFusionStatement>),
+    /// One of DataFusion's own, with the headings of its answer.
+    DataFusion(Box<DataFusionStatement>, Labels),
     /// One that the library adds to SQL.
     Own(OwnStatement),
 }
@@ -40,8 +41,9 @@ impl Statement {
             .parse_statements()?;
         match (statements.pop_front(), statements.pop_front()) {
             (Some(mut statement), None) => {
+                let labels = Labels::of(&statement);
                 rewrite_calls(&mut statement);
-                Ok(Self::DataFusion(Box::new(statement)))
+                Ok(Self::DataFusion(Box::new(statement), labels))
             }
             _ => plan_err!("expected one statement, found: {}", piece.text),
         }
