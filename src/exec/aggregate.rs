@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::functions_aggregate::array_agg::ArrayAgg;
+use datafusion::functions_aggregate::string_agg::StringAgg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
@@ -155,6 +156,17 @@ impl PlainAggregate {
     pub(crate) fn keeps_input(&self) -> bool {
         let function: Option<&ArrayAgg> = self.expr.fun().inner().downcast_ref();
         function.is_some() && !self.expr.is_distinct()
+    }
+
+    /// Times the bytes of an accumulator that its next rows may take: a hash table of distinct values has one twice as large beside it
+    /// while it grows, and so has the one string of `string_agg`.
+    pub(super) fn growth(&self) -> usize {
+        let is_string = self.expr.fun().inner().is::<StringAgg>();
+        if is_string || self.expr.is_distinct() {
+            3
+        } else {
+            1
+        }
     }
 
     /// Whether the call has an `ORDER BY` of its own, for the rows within each group.

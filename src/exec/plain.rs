@@ -57,7 +57,7 @@ impl PlainAccumulators {
     /// `ResourcesExhausted` that names the bytes wanted.
     pub(super) fn reserve(&self) -> Result<()> {
         let sizes = self.list.iter().zip(&self.accumulators);
-        let sizes = sizes.map(|(plain, accumulator)| growth(plain) * accumulator.size());
+        let sizes = sizes.map(|(plain, accumulator)| plain.growth() * accumulator.size());
         resize_for_accumulators(&self.memory, sizes.sum())
     }
 
@@ -89,12 +89,6 @@ impl PlainAccumulators {
         let copied = reserved_copy(&self.memory, accumulator.size(), "answer")?;
         Ok((accumulator.evaluate()?, copied))
     }
-}
-
-/// Times the bytes of an accumulator that its next rows may take. While a hash table of distinct values grows, there is one twice as
-/// large beside it.
-pub(super) fn growth(plain: &PlainAggregate) -> usize {
-    if plain.expr.is_distinct() { 3 } else { 1 }
 }
 
 /// Resizes a reservation to the `bytes` that accumulators hold.
