@@ -117,7 +117,7 @@ fn mutate(random: &mut SmallRng, messages: &mut Vec<Vec<u8>>) {
 const SILENCE: Duration = Duration::from_millis(1500);
 
 /// Conversations at once.
-const TOGETHER: usize = 512;
+const TOGETHER: usize = 256;
 
 /// Sends bytes and reads until the server closes the connection, or waits for more.
 async fn talk(server: &Server, bytes: &[u8], silence: Duration) -> Vec<u8> {
