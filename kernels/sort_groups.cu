@@ -8,11 +8,11 @@
 #include "group_records.cuh"
 
 #if BATCH == 4
-typedef u32 Short;
+typedef u32 Narrow;
 #elif BATCH == 8
-typedef u64 Short;
+typedef u64 Narrow;
 #else
-typedef unsigned __int128 Short;
+typedef unsigned __int128 Narrow;
 #endif
 
 constexpr u32 MOST_REGISTERS = 32;
@@ -27,12 +27,12 @@ struct SortedGroups {
     const u64* lengths;  // of sg_ranks: the numbers of records that groups have, ascending, each once
     const u64* ranks;    // `each` ranks, from 1, for each of `lengths`
     u64 distinct;        // of `lengths`
-    Short* keys;         // `each` for each group
+    Narrow* keys;         // `each` for each group
     u32 each;
     u32 bits;            // bits of a record below the code of its group
 };
 
-extern "C" __constant__ u32 sg_sizes[4] = {sizeof(SortedGroups), sizeof(Key), sizeof(Short), MOST_ROWS};
+extern "C" __constant__ u32 sg_sizes[4] = {sizeof(SortedGroups), sizeof(Key), sizeof(Narrow), MOST_ROWS};
 
 __device__ __forceinline__ Key mask_of(const SortedGroups& sorted) {
     return sorted.bits < 8 * sizeof(Key) ? (Key(1) << sorted.bits) - 1 : MAX_KEY;
@@ -50,31 +50,31 @@ constexpr u32 SORT_THREADS = 256;
 // Registers r of all lanes form a list, item r * 32 + lane, which is sorted from the least. The networks compare each item with a later one
 // alone, so that items that are not there count as greater than all others, and stay where they are.
 
-__device__ __forceinline__ void order(Short& lesser, Short& greater) {
-    const Short least = lesser < greater ? lesser : greater;
+__device__ __forceinline__ void order(Narrow& lesser, Narrow& greater) {
+    const Narrow least = lesser < greater ? lesser : greater;
     greater = lesser < greater ? greater : lesser;
     lesser = least;
 }
 
 template <int R>
-__device__ __forceinline__ void order_lanes(Short (&list)[R], u32 mask, bool keeps_lesser) {
+__device__ __forceinline__ void order_lanes(Narrow (&list)[R], u32 mask, bool keeps_lesser) {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Short other = __shfl_xor_sync(ALL_LANES, list[r], mask);
+        const Narrow other = __shfl_xor_sync(ALL_LANES, list[r], mask);
         list[r] = (list[r] < other) == keeps_lesser ? list[r] : other;
     }
 }
 
 // Half-cleaners between lanes, from `mask` apart down to 1.
 template <int R>
-__device__ __forceinline__ void clean_lanes(Short (&list)[R], u32 mask) {
+__device__ __forceinline__ void clean_lanes(Narrow (&list)[R], u32 mask) {
 #pragma unroll 1
     for (; mask; mask >>= 1) order_lanes(list, mask, !(lane_id() & mask));
 }
 
 // Half-cleaners between registers, from STEP apart down to 1.
 template <int R, int STEP>
-__device__ __forceinline__ void clean_registers(Short (&list)[R]) {
+__device__ __forceinline__ void clean_registers(Narrow (&list)[R]) {
     if constexpr (STEP > 0) {
 #pragma unroll
         for (int r = 0; r + STEP < R; ++r)
@@ -85,14 +85,14 @@ __device__ __forceinline__ void clean_registers(Short (&list)[R]) {
 
 // Merges neighbouring lists of SIZE / 2 sorted registers, then those of SIZE, and so on.
 template <int R, int SIZE>
-__device__ __forceinline__ void merge(Short (&list)[R]) {
+__device__ __forceinline__ void merge(Narrow (&list)[R]) {
     if constexpr (SIZE / 2 < R) {
         // The first items of the one list are compared with the last of the other.
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const int across = r ^ (SIZE - 1);
             if (r < across && across < R) {
-                Short other = __shfl_xor_sync(ALL_LANES, list[across], 31);
+                Narrow other = __shfl_xor_sync(ALL_LANES, list[across], 31);
                 order(list[r], other);
                 list[across] = __shfl_xor_sync(ALL_LANES, other, 31);
             }
@@ -104,7 +104,7 @@ __device__ __forceinline__ void merge(Short (&list)[R]) {
 }
 
 template <int R>
-__device__ __forceinline__ void sort_list(Short (&list)[R]) {
+__device__ __forceinline__ void sort_list(Narrow (&list)[R]) {
 #pragma unroll 1
     for (u32 size = 2; size <= 32; size *= 2) {
         order_lanes(list, size - 1, !(lane_id() & size / 2));
@@ -116,11 +116,11 @@ __device__ __forceinline__ void sort_list(Short (&list)[R]) {
 template <int R>
 __device__ __forceinline__ void sort_group(Key* records, u32 length, Key mask) {
     const Key code = records[0] & ~mask;
-    Short list[R];
+    Narrow list[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const u32 i = r * 32 + lane_id();
-        list[r] = i < length ? Short(records[i] & mask) : ~Short(0);
+        list[r] = i < length ? Narrow(records[i] & mask) : ~Narrow(0);
     }
     sort_list(list);
 #pragma unroll
@@ -175,7 +175,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sg_ranks(const __grid_cons
     for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < sorted.groups * sorted.each; i += threads) {
         const u64 group = i / sorted.each;
         const u64 list = lower_bound(sorted.lengths, sorted.distinct, length_of(sorted, group));
+        if (list == sorted.distinct) continue;
         const u64 rank = sorted.ranks[list * sorted.each + i % sorted.each];
-        sorted.keys[i] = Short(sorted.records[sorted.starts[group] + rank - 1] & mask);
+        sorted.keys[i] = Narrow(sorted.records[sorted.starts[group] + rank - 1] & mask);
     }
 }

@@ -1,8 +1,9 @@
 //! Memory that DataFusion's window operators keep behind the views of strings.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::{Array, ArrayData, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
@@ -13,13 +14,13 @@ use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
 use super::plain::lean;
-use crate::kernel::cpu::columns::behind_views;
 
-/// Passes rows on to an operator that joins each batch with what is left of those before, as `BoundedWindowAggExec` does, and reserves
-/// the bytes behind string and binary views, which that operator keeps to its end.
+/// Passes rows on to a `BoundedWindowAggExec` without `PARTITION BY`, and reserves the bytes behind string and binary views, which that
+/// operator keeps to its end.
 ///
-/// An array of views that is joined from others has the buffers of all of them, also those that no view points to any more. So a
-/// window of ten rows keeps the text of all rows before it. It fails with `ResourcesExhausted` if the pool is too small.
+/// It joins each batch with what is left of those before. An array of views that is joined from others has the buffers of all of them, also
+/// those that no view points to any more: a window of ten rows keeps the text of all rows before it. With `PARTITION BY` it lets go of them
+/// where a partition ends. The query fails with `ResourcesExhausted` if the pool is too small.
 ///
 /// It is planned if the memory pool has a limit. It has no metrics.
 pub type KeptViewsExec = Operator<KeptViewsWork>;
@@ -79,20 +80,24 @@ impl Work for KeptViewsWork {
     }
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
-        let memory = on.memory();
-        let rows = on.input()?.map(move |batch| kept(&batch?, &memory));
+        let (memory, mut seen) = (on.memory(), HashSet::new());
+        let rows = on.input()?.map(move |batch| kept(&batch?, &mut seen, &memory));
         Ok(Box::pin(RecordBatchStreamAdapter::new(on.schema(), rows)))
     }
 }
 
-/// The batch with views of its own bytes alone, for which memory is reserved.
-fn kept(batch: &RecordBatch, memory: &MemoryReservation) -> Result<RecordBatch> {
+/// The batch, without buffers of which it needs less than half. Memory is reserved for those buffers whose addresses are not in `seen`, and
+/// they are put there.
+fn kept(batch: &RecordBatch, seen: &mut HashSet<usize>, memory: &MemoryReservation) -> Result<RecordBatch> {
     let columns = batch.columns().iter().map(lean).collect::<Result<Vec<_>>>()?;
-    let bytes: usize = columns.iter().map(|column| behind_views(&column.to_data())).sum();
+    let bytes: usize = columns
+        .iter()
+        .map(|column| new_bytes(&column.to_data(), seen))
+        .sum();
     memory.try_grow(bytes).map_err(|error| {
         error.context(format!(
             "a window over frames keeps the strings of all its rows: {} bytes wanted; \
-             arrow_cast(.., 'Utf8') makes strings that it lets go of",
+             a subquery with arrow_cast(.., 'Utf8') makes strings that it lets go of",
             memory.size() + bytes
         ))
     })?;
@@ -102,4 +107,21 @@ fn kept(batch: &RecordBatch, memory: &MemoryReservation) -> Result<RecordBatch> 
         columns,
         &options,
     )?)
+}
+
+/// Bytes of the buffers behind views, also nested ones, whose addresses are not in `seen`.
+fn new_bytes(data: &ArrayData, seen: &mut HashSet<usize>) -> usize {
+    let buffers = match data.data_type() {
+        DataType::Utf8View | DataType::BinaryView => data.buffers().get(1..).unwrap_or_default(),
+        _ => &[],
+    };
+    let new = buffers
+        .iter()
+        .filter(|buffer| seen.insert(buffer.as_ptr() as usize));
+    let own: usize = new.map(|buffer| buffer.capacity()).sum();
+    own + data
+        .child_data()
+        .iter()
+        .map(|child| new_bytes(child, seen))
+        .sum::<usize>()
 }

@@ -51,7 +51,7 @@ impl PlainAccumulators {
         Ok(())
     }
 
-    /// Reserves the memory that the accumulators hold.
+    /// Reserves the memory that the accumulators hold, and what they need to grow.
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the bytes wanted.
@@ -61,11 +61,19 @@ impl PlainAccumulators {
         resize_for_accumulators(&self.memory, sizes.sum())
     }
 
+    /// Reserves what the accumulators hold, and nothing for further rows.
+    fn settle(&self) -> Result<()> {
+        let sizes = self.accumulators.iter().map(|accumulator| accumulator.size());
+        resize_for_accumulators(&self.memory, sizes.sum())
+    }
+
     /// Adds the states of accumulators over further rows.
     ///
     /// # Errors
     /// An accumulator's, or `ResourcesExhausted` if a state does not fit in memory beside its accumulator.
     pub(super) fn merge(&mut self, others: Self) -> Result<()> {
+        self.settle()?;
+        others.settle()?;
         let (accumulators, memory) = (others.accumulators, others.memory);
         for (target, mut other) in self.accumulators.iter_mut().zip(accumulators) {
             let held = other.size();
@@ -77,7 +85,7 @@ impl PlainAccumulators {
             memory.shrink(held.min(memory.size()));
         }
         drop(memory);
-        self.reserve()
+        self.settle()
     }
 
     /// The answer of the aggregate at `index`, and the memory reserved for it.
@@ -85,6 +93,7 @@ impl PlainAccumulators {
     /// # Errors
     /// The accumulator's, or `ResourcesExhausted` if the answer does not fit in memory beside the accumulator.
     pub(super) fn evaluate(&mut self, index: usize) -> Result<(ScalarValue, MemoryReservation)> {
+        self.settle()?;
         let accumulator = &mut self.accumulators[index];
         let copied = reserved_copy(&self.memory, accumulator.size(), "answer")?;
         Ok((accumulator.evaluate()?, copied))

@@ -4,7 +4,7 @@
 //! ```text
 //! WindowAggExec                                           ->   ReservingWindowExec
 //!
-//! BoundedWindowAggExec                                    ->   BoundedWindowAggExec
+//! BoundedWindowAggExec without PARTITION BY               ->   BoundedWindowAggExec
 //!   rows with columns of views                            ->     KeptViewsExec
 //!                                                         ->       rows with columns of views
 //!
@@ -79,8 +79,8 @@ fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
-/// Replaces `WindowAggExec` by [`ReservingWindowExec`]. `BoundedWindowAggExec` stays, as it holds few rows, but for the bytes behind views,
-/// which a [`KeptViewsExec`] below it reserves.
+/// Replaces `WindowAggExec` by [`ReservingWindowExec`]. `BoundedWindowAggExec` stays, as it holds few rows, but for the bytes behind views
+/// where it has no `PARTITION BY`, which a [`KeptViewsExec`] below it reserves.
 #[derive(Debug)]
 struct ReservingWindowsRule;
 
@@ -99,6 +99,7 @@ impl PhysicalOptimizerRule for ReservingWindowsRule {
                 return Ok(Transformed::yes(Arc::new(window)));
             }
             let bounded = plan.downcast_ref::<BoundedWindowAggExec>();
+            let bounded = bounded.filter(|window| window.partition_keys().is_empty());
             let kept = bounded.map(|window| KeptViewsExec::try_new(Arc::clone(window.input())));
             Ok(match kept.transpose()?.flatten() {
                 Some(kept) => {

@@ -117,6 +117,8 @@ async fn strings_that_a_window_over_frames_keeps_are_reserved() {
     let plan = physical_plan(&wide, sql).await;
     assert!(plan.contains("KeptViewsExec"), "{plan}");
     assert!(!physical_plan(&free, sql).await.contains("KeptViewsExec"));
+    let partitioned = "SELECT i, max(s) OVER (PARTITION BY g ORDER BY i ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS m FROM t";
+    assert!(!physical_plan(&wide, partitioned).await.contains("KeptViewsExec"));
     let numbers = "SELECT i, max(g) OVER (ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS m FROM t";
     assert!(!physical_plan(&wide, numbers).await.contains("KeptViewsExec"));
     let total = format!("SELECT count(m), min(m), max(m) FROM ({sql})");

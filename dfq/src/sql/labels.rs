@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
-use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::error::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast::{
-    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArguments, Query,
-    SelectItem, SetExpr, Statement as SqlStatement,
+    DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Query, SelectItem,
+    SetExpr, Statement as SqlStatement,
 };
 use futures::StreamExt;
 
@@ -79,8 +79,16 @@ impl Labels {
             schema.metadata().clone(),
         ));
         let schema = Arc::clone(&headed);
-        let batches =
-            stream.map(move |batch| -> Result<RecordBatch> { Ok(batch?.with_schema(Arc::clone(&schema))?) });
+        let batches = stream.map(move |batch| -> Result<RecordBatch> {
+            let batch = batch?;
+            let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            let columns = batch.columns().to_vec();
+            Ok(RecordBatch::try_new_with_options(
+                Arc::clone(&schema),
+                columns,
+                &options,
+            )?)
+        });
         Box::pin(RecordBatchStreamAdapter::new(headed, batches))
     }
 }
@@ -103,26 +111,23 @@ fn items(body: &SetExpr) -> Option<&[SelectItem]> {
     }
 }
 
-/// A call with its arguments and the columns of its order, but for lists.
+/// A call with its arguments and the columns of its order, but for lists behind the first argument. A call with anything else, such as a
+/// FILTER, is written as it is.
 fn short(call: &Function) -> String {
-    let mut arguments = Vec::new();
-    let mut distinct = "";
-    if let FunctionArguments::List(list) = &call.args {
-        if list
-            .duplicate_treatment
-            .is_some_and(|treatment| treatment.to_string() == "DISTINCT")
-        {
-            distinct = "DISTINCT ";
-        }
-        let all = list.args.iter().filter(|argument| !is_list(argument));
-        arguments.extend(all.map(ToString::to_string));
-        let order = list.clauses.iter().filter_map(|clause| match clause {
-            FunctionArgumentClause::OrderBy(order) => Some(order),
-            _ => None,
-        });
-        arguments.extend(order.flatten().map(|by| by.expr.to_string()));
+    let FunctionArguments::List(list) = &call.args else {
+        return call.to_string();
+    };
+    let is_plain = list.clauses.is_empty() && call.filter.is_none() && call.null_treatment.is_none();
+    if !is_plain {
+        return call.to_string();
     }
-    arguments.extend(call.within_group.iter().map(|by| by.expr.to_string()));
+    let is_distinct = list.duplicate_treatment == Some(DuplicateTreatment::Distinct);
+    let distinct = if is_distinct { "DISTINCT " } else { "" };
+    let shown = list.args.iter().enumerate();
+    let shown = shown.filter(|(index, argument)| *index == 0 || !is_list(argument));
+    let shown = shown.map(|(_, argument)| argument.to_string());
+    let order = call.within_group.iter().map(|by| by.expr.to_string());
+    let arguments: Vec<_> = shown.chain(order).collect();
     let over = if call.over.is_some() { " OVER" } else { "" };
     format!("{}({distinct}{}){over}", call.name, arguments.join(", "))
 }
@@ -155,7 +160,7 @@ mod tests {
     fn calls_are_headed_by_what_was_written_without_lists() {
         let sql = "SELECT city, exact_quantiles(fare, [0.1, 0.9]), median(fare) AS m, topk_by(id, fare, 3), \
                    percentile_cont(0.9) WITHIN GROUP (ORDER BY fare), count(DISTINCT city), sum(fare) OVER (ORDER BY id), \
-                   count(*), fare + 1 FROM t";
+                   count(*), fare + 1, count(*) FILTER (WHERE fare > 1), array_max([1, 5]) FROM t";
         let expected = [
             None,
             Some("exact_quantiles(fare)"),
@@ -166,6 +171,8 @@ mod tests {
             Some("sum(fare) OVER"),
             Some("count(*)"),
             None,
+            Some("count(*) FILTER (WHERE fare > 1)"),
+            Some("array_max([1, 5])"),
         ];
         assert_eq!(labels(sql), expected.map(|label| label.map(str::to_owned)));
         let of_first = labels("(SELECT max(a) FROM t) UNION ALL SELECT min(a) FROM t");

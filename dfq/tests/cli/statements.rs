@@ -257,6 +257,33 @@ fn no_row_is_left_out() {
     assert_eq!(text("table").lines().count(), ROWS + 4);
 }
 
+/// People read what was written, programs the name of the column.
+#[test]
+fn calls_without_a_name_have_short_headings() {
+    let folder = folder();
+    let sql = "SELECT exact_quantiles(v, [0.5, 1]), max(v) AS top, median(v) FROM (VALUES (1), (3)) AS t (v)";
+    let text = |format| answer(folder.path(), &["sql", "-q", "--format", format, "-c", sql]);
+    assert_eq!(
+        text("markdown").lines().next(),
+        Some("| exact_quantiles(v) | top | median(v) |")
+    );
+    let table = text("table");
+    assert!(
+        table.contains("| exact_quantiles(v) | top | median(v) |"),
+        "{table}"
+    );
+    assert!(
+        text("line").contains("exact_quantiles(v) = [1, 3]"),
+        "{}",
+        text("line")
+    );
+    assert!(
+        text("csv").starts_with("\"exact_quantiles(t.v,make_array("),
+        "{}",
+        text("csv")
+    );
+}
+
 #[test]
 fn a_table_can_be_shortened_and_says_so() {
     let folder = folder();

@@ -70,8 +70,7 @@ impl PlainGroups {
         })
     }
 
-    /// Bytes held. Input that is kept counts once more, since states and answers are copies of it, and so do the lists of its rows, which
-    /// grow by doubling.
+    /// Bytes held. Input that is kept counts three times: itself, its copy in states or answers, and the lists of its rows while they double.
     pub(super) fn bytes(&self) -> usize {
         let sizes = self.accumulators.iter().zip(&self.input_bytes);
         sizes

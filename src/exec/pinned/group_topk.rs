@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
+use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{Result, resources_err};
+use datafusion::common::Result;
 
 use super::calls::{OnDevice, PinnedCalls, distinct};
 use super::groups::{GROUP_BYTES, all_codes, by_code, chunked_rows, own_groups};
@@ -51,12 +52,6 @@ impl PinnedTopKCall {
         let selection = self.selection(groups, mask.as_ref(), on)?;
         let (memory, each) = (&on.memory, value_bytes(selection.values.data_type()));
         selection.rows(&mut on.report, |groups, rows| {
-            if i32::try_from(rows).is_err() {
-                return resources_err!(
-                    "lists of {rows} values in all: an array holds {} at most",
-                    i32::MAX
-                );
-            }
             memory.try_grow(groups * GROUP_BYTES + rows * each)
         })
     }
@@ -65,7 +60,9 @@ impl PinnedTopKCall {
     fn group_answers(&self, top: &GroupTop, codes: &[u64]) -> Result<ArrayRef> {
         let own = own_groups(codes, &top.codes);
         let (from, end) = (top.offsets[own.start], top.offsets[own.end]);
-        let values = top.values.slice(from, end - from);
+        // A slice would count, and keep, the memory of all values.
+        let rows = UInt32Array::from_iter_values(0..(end - from) as u32);
+        let values = take(top.values.slice(from, end - from).as_ref(), &rows, None)?;
         let lengths = by_code(codes, &top.codes, |group| top.length(group))?;
         match self.call.k {
             Some(_) => lists(&values, &lengths),
@@ -83,7 +80,8 @@ impl PinnedCalls for PinnedGroupTopK {
         let known = self.calls.iter().zip(&tops);
         let known = known.map(|(call, top)| (&call.key, top.codes.as_slice()));
         let codes = all_codes(&groups, self.groups[0], self.filter.as_ref(), known, on)?;
-        chunked_rows(&codes, |codes| {
+        let own = tops.iter().map(|top| top.codes.as_slice());
+        chunked_rows(&codes, own, |codes| {
             let mut columns = groups.values(codes)?;
             for (call, top) in self.calls.iter().zip(&tops) {
                 columns.push(call.group_answers(top, codes)?);

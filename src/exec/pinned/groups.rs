@@ -24,7 +24,7 @@ use crate::kernel::cuda::{GroupRanks, Groups, PickedKeys, Predicate, RowMask, Se
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
 
-/// Bytes of host memory for each key of the answer: its place, the key, and its value.
+/// Bytes of host memory for each key of the answer: the key, as it comes and as a number, and its value.
 const KEY_BYTES: usize = 96;
 /// Bytes of host memory for each group.
 pub(super) const GROUP_BYTES: usize = 96;
@@ -318,15 +318,26 @@ pub(super) fn by_code<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize)
     }
 }
 
-/// The rows of all groups, a batch for each work chunk. `rows` makes those of some of the groups `codes`.
-pub(super) fn chunked_rows(
+/// The rows of all groups, a batch for each work chunk. `rows` makes those of some of the groups `codes`; `own` has the groups of each call.
+///
+/// # Errors
+/// Errors of `rows`; an internal error for groups of a call that are not in `codes`.
+pub(super) fn chunked_rows<'a>(
     codes: &[u64],
+    own: impl Iterator<Item = &'a [u64]>,
     rows: impl Fn(&[u64]) -> Result<RecordBatch> + Sync,
 ) -> Result<Vec<RecordBatch>> {
-    if codes.is_empty() {
-        return Ok(Vec::new());
+    let chunks = work_chunks(codes.len());
+    for own in own {
+        let known = chunks
+            .iter()
+            .map(|chunk| own_groups(&codes[chunk.clone()], own).len());
+        let known: usize = known.sum();
+        if known != own.len() {
+            return internal_err!("{} groups have rows, {known} of them are groups", own.len());
+        }
     }
-    in_parallel(&work_chunks(codes.len()), |chunk| rows(&codes[chunk.clone()]))
+    in_parallel(&chunks, |chunk| rows(&codes[chunk.clone()]))
 }
 
 impl PinnedCalls for PinnedGroups {
@@ -339,7 +350,10 @@ impl PinnedCalls for PinnedGroups {
         let counted = self.counts.iter();
         let counted = counted.map(|count| self.counted(count, &selected, &groups, on));
         let counted = counted.collect::<Result<Vec<_>>>()?;
-        chunked_rows(&codes, |codes| {
+        let own = selected.iter().map(|selected| &selected.segments);
+        let own = own.chain(counted.iter().map(AsRef::as_ref));
+        let own = own.map(|segments| segments.codes.as_slice());
+        chunked_rows(&codes, own, |codes| {
             self.rows(codes, &groups, (&selected, &counted), schema)
         })
     }
@@ -386,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_cover_all_groups() {
+    fn work_chunks_cover_all_groups() {
         for groups in [1, CHUNK_GROUPS, CHUNK_GROUPS + 1, 1_000_003] {
             let chunks = work_chunks(groups);
             assert_eq!((chunks[0].start, chunks[chunks.len() - 1].end), (0, groups));

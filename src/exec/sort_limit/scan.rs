@@ -230,8 +230,8 @@ impl<K: Key> SortLimitScan<K> {
 
     /// Lets go of keys that are not among the best. While it selects them there is a copy.
     fn tighten(&mut self) -> Result<()> {
-        let copy = self.memory.new_empty();
-        reserve(&copy, self.best.cut_bytes(), self.shared.plan.k)?;
+        let held = self.best.held_bytes() + self.store.bytes();
+        reserve(&self.memory, held + self.best.cut_bytes(), self.shared.plan.k)?;
         self.best.tighten()
     }
 

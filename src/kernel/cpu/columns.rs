@@ -25,7 +25,7 @@ pub(crate) fn row_bytes(column: &ArrayRef) -> usize {
 }
 
 /// Bytes of the string and binary values that the views of an array, or of arrays nested in it, point to.
-pub(crate) fn behind_views(data: &ArrayData) -> usize {
+fn behind_views(data: &ArrayData) -> usize {
     let own = match data.data_type() {
         DataType::Utf8View | DataType::BinaryView => {
             let views = &data.buffer::<u128>(0)[..data.len()];

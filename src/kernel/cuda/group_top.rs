@@ -92,7 +92,8 @@ pub struct GroupTop {
 impl GroupTop {
     /// Number of rows of the group at this index.
     pub fn length(&self, group: usize) -> usize {
-        self.offsets[group + 1] - self.offsets[group]
+        let at = |group: usize| self.offsets.get(group).copied().unwrap_or(0);
+        at(group + 1).saturating_sub(at(group))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Where groups are short, records are sorted by the codes of groups alone, and then each group by a warp, in registers. That takes one
 //! read and one write of the records in place of a pass of the radix sort for each digit of the keys. If one of the groups turns out to be
-//! long, all records are sorted by all their bits.
+//! long, all records are sorted by all their bits: the passes by codes were in vain then, less than half of all.
 
 use datafusion::common::Result;
 
@@ -46,7 +46,7 @@ kernel_argument! {
 
 impl RecordShape {
     /// Bytes that hold a key: 4, 8 or 16.
-    fn short_bytes(self) -> usize {
+    fn key_bytes(self) -> usize {
         match self.key_bits {
             0..=32 => 4,
             33..=64 => 8,
@@ -57,14 +57,14 @@ impl RecordShape {
     /// The compilation for groups of such records of `record_bytes` bytes.
     fn program(self, record_bytes: usize) -> Program {
         Program {
-            batch: self.short_bytes() as u32,
+            batch: self.key_bytes() as u32,
             ..Program::of(KernelFile::SortGroups, ColumnFormat::unsigned(record_bytes))
         }
     }
 
     /// Whether `count` records are sorted by groups first, as that saves passes and groups are short on average.
     fn has_short_groups(self, count: u64) -> bool {
-        self.short_bytes() <= 8
+        self.key_bytes() <= 8
             && self.passes(self.key_bits) + PASSES < self.passes(0)
             && count >> self.code_bits.min(63) <= MEAN_ROWS
     }
@@ -91,6 +91,11 @@ impl RecordSort<'_> {
         }
         self.sort(shape.key_bits, timeline)?;
         let mut heads = self.heads(timeline)?;
+        if self.count() / heads.groups.max(1) as u64 > MEAN_ROWS {
+            // Few of the numbers that groups can have occur.
+            self.sort(0, timeline)?;
+            return Ok(heads);
+        }
         heads.zero_longer()?;
         let blocks = heads.groups.div_ceil(SORT_THREADS as usize / 32).max(1) as u32;
         let launch = self.launch_of_groups("sg_sort", [blocks, SORT_THREADS])?;
@@ -109,7 +114,7 @@ impl RecordSort<'_> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<PickedKeys> {
-        let (device, limit, width) = (self.device(), self.limit(), self.shape().short_bytes());
+        let (device, limit, width) = (self.device(), self.limit(), self.shape().key_bytes());
         let count = heads.groups * table.each;
         if count == 0 {
             return Ok(PickedKeys::default());
@@ -149,7 +154,7 @@ impl RecordSort<'_> {
     /// The kernel of this name, in at most `blocks` blocks.
     fn launch_of_groups(&self, name: &'static str, [blocks, threads]: [u32; 2]) -> Result<Launch> {
         let (device, bytes) = (self.device(), self.record_bytes());
-        let expected = [0, bytes, self.shape().short_bytes(), MOST_ROWS];
+        let expected = [0, bytes, self.shape().key_bytes(), MOST_ROWS];
         let kernels = Kernels::load(device, &self.shape().program(bytes), expected)?;
         kernels.launch(name, [blocks.min(BLOCKS * device.multiprocessors()), threads], 0)
     }
@@ -170,7 +175,7 @@ mod tests {
         assert!(!shape(8, 20).has_short_groups(1 << 28));
         assert!(!shape(100, 20).has_short_groups(1 << 28));
         assert_eq!(
-            [0, 32, 33, 64, 65].map(|bits| shape(bits, 1).short_bytes()),
+            [0, 32, 33, 64, 65].map(|bits| shape(bits, 1).key_bytes()),
             [4, 4, 8, 8, 16]
         );
     }

@@ -295,7 +295,8 @@ impl<K: Key> Best<K> {
             + self.scratch.held_bytes()
     }
 
-    /// Most bytes that [`Self::tighten`] can add to [`Self::held_bytes`]: it selects in a copy of the keys.
+    /// Bytes that [`Self::tighten`] can add to [`Self::held_bytes`], as it selects in a copy of the keys; the numbers of rows that tie with
+    /// the last one are not among them.
     pub(crate) fn cut_bytes(&self) -> usize {
         match self.keys.len() >= self.k {
             true => self.scratch.more_bytes(self.keys.len()),
