@@ -27,7 +27,7 @@ struct SortedGroups {
     const u64* lengths;  // of sg_ranks: the numbers of records that groups have, ascending, each once
     const u64* ranks;    // `each` ranks, from 1, for each of `lengths`
     u64 distinct;        // of `lengths`
-    Narrow* keys;         // `each` for each group
+    Narrow* keys;        // `each` for each group
     u32 each;
     u32 bits;            // bits of a record below the code of its group
 };
