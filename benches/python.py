@@ -5,7 +5,8 @@
     python benches/python.py [--rows 3e7] [--runs 5] [--output FILE]
 
 Seconds are medians of several runs after one that does not count. Extra memory is the peak of resident memory during the runs above that
-before them, the first included. All use as many threads as they choose by themselves; set the cores by `taskset`.
+before them, the first included; the peak beside it is all of the process. All use as many threads as they choose by themselves; set the
+cores by `taskset`. Where memory is limited, each answer is compared with one by a sort of all values.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 MIB = 1 << 20
@@ -123,6 +125,76 @@ def groups_duckdb(rows):
     return lambda: con.sql("SELECT g, quantile_cont(x, [0.1, 0.5, 0.9]) FROM t GROUP BY g").pl()
 
 
+GROUPED = [0.1, 0.5, 0.9]
+LIMIT = "100MB"
+# The folder of the file that is read within a limit, for processes of one measurement.
+FOLDER = "DFQ_BENCH_FOLDER"
+
+
+def write_limited(rows, folder):
+    """A file with a column of `rows` values in 1000 groups, and the answers by a sort."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    g, x = rng.integers(0, 1000, rows), rng.normal(size=rows)
+    pq.write_table(pa.table({"g": g, "x": x}), f"{folder}/{rows}.parquet", compression="none", row_group_size=1 << 20)
+    np.save(f"{folder}/{rows}-all.npy", picked(np.sort(x), percentiles()))
+    x = x[np.lexsort((x, g))]
+    ends = np.cumsum(np.bincount(g))
+    starts = np.concatenate([[0], ends[:-1]])
+    np.save(f"{folder}/{rows}-groups.npy", [picked(x[start:end], GROUPED) for start, end in zip(starts, ends) if start < end])
+
+
+def picked(ascending, quantiles):
+    """The values that SQL's percentile_disc picks; quantiles are of two decimals."""
+    return [ascending[max(-(-round(q * 100) * len(ascending) // 100), 1) - 1] for q in quantiles]
+
+
+def limited(con, function, rows, quantiles, kind, by=""):
+    """One statement over the file. Answers are compared with those by a sort, DuckDB's too: both pick values."""
+    import numpy as np
+
+    file = f"{os.environ[FOLDER]}/{rows}"
+    expected = np.load(f"{file}-{kind}.npy")
+    sql = f"SELECT {function}(x, {quantiles}) FROM '{file}.parquet' {by}"
+
+    def run():
+        answers = [row[0] for row in con.sql(sql).fetchall()]
+        assert np.array_equal(np.ravel(answers), np.ravel(expected)), "a wrong answer"
+
+    return run
+
+
+def dfq_within_limit():
+    import dfq
+
+    return dfq.connect(memory_limit=LIMIT)
+
+
+def duckdb_within_limit():
+    import duckdb
+
+    return duckdb.connect(config={"memory_limit": LIMIT})
+
+
+def limited_dfq(rows):
+    return limited(dfq_within_limit(), "exact_quantiles", rows, percentiles(), "all")
+
+
+def limited_duckdb(rows):
+    return limited(duckdb_within_limit(), "quantile_disc", rows, percentiles(), "all")
+
+
+def grouped_dfq(rows):
+    return limited(dfq_within_limit(), "exact_quantiles", rows, GROUPED, "groups", "GROUP BY g ORDER BY g")
+
+
+def grouped_duckdb(rows):
+    return limited(duckdb_within_limit(), "quantile_disc", rows, GROUPED, "groups", "GROUP BY g ORDER BY g")
+
+
 def overhead(function):
     """Many calls as one, in seconds for each."""
 
@@ -147,7 +219,8 @@ def call_numpy(_rows):
     return overhead(lambda: np.quantile(x, 0.5))
 
 
-MEASURED = {name: value for name, value in list(globals().items()) if name.startswith(("array_", "groups_", "call_"))}
+KINDS = ("array_", "groups_", "limited_", "grouped_", "call_")
+MEASURED = {name: value for name, value in list(globals().items()) if name.startswith(KINDS)}
 
 
 def measure(name, rows, runs):
@@ -170,13 +243,16 @@ def measure(name, rows, runs):
         "seconds": statistics.median(seconds[1:] or seconds) / calls,
         "least": min(seconds) / calls,
         "extra": resident("VmHWM") - before,
+        "peak": resident("VmHWM"),
     }
 
 
 def child(*arguments):
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     if done.returncode != 0:
-        return {"error": done.stderr.strip().splitlines()[-1]}
+        # The exception is the first line that is not indented, after those of the calls.
+        lines = done.stderr.strip().splitlines()[1:]
+        return {"error": next((line for line in lines if not line.startswith(" ")), "it ended")}
     return json.loads(done.stdout)
 
 
@@ -204,20 +280,22 @@ def report(rows, runs):
     for kind, title in [
         ("array_", "99 quantiles of a Float64 array"),
         ("groups_", "3 quantiles of each of 1000 groups of a Polars frame"),
+        ("limited_", f"99 quantiles of a Parquet column within {LIMIT}"),
+        ("grouped_", f"3 quantiles of each of 1000 groups of it within {LIMIT}"),
         ("call_", "one quantile of 1000 values, by call"),
     ]:
-        yield f"| {title} | median seconds | least seconds | to dfq | extra memory, MiB |\n| --- | --- | --- | --- | --- |"
+        yield f"| {title} | median seconds | least seconds | to dfq | extra memory, MiB | peak, MiB |\n| --- | --- | --- | --- | --- | --- |"
         ours = None
         for name in (name for name in MEASURED if name.startswith(kind)):
             found = child(__file__, "--child", name, "--rows", str(rows), "--runs", str(runs))
             label = name.removeprefix(kind)
             if "error" in found:
-                yield f"| {label} | {found['error']} | | | |"
+                yield f"| {label} | {found['error']} | | | | |"
                 continue
             ours = ours or found["seconds"]
             yield (
                 f"| {label} | {found['seconds']:.3g} | {found['least']:.3g} | {found['seconds'] / ours:.2f} "
-                f"| {found['extra'] / MIB:.1f} |"
+                f"| {found['extra'] / MIB:.1f} | {found['peak'] / MIB:.0f} |"
             )
         yield ""
     yield "| import | median seconds |\n| --- | --- |"
@@ -237,9 +315,14 @@ def main():
         print(json.dumps(measure(options.child, options.rows, options.runs)))
         return
     lines = []
-    for line in report(options.rows, options.runs):
-        print(line, flush=True)
-        lines.append(line)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER] = folder
+        # Two thousand rows are those that a process begins with.
+        for rows in (2000, options.rows):
+            write_limited(rows, folder)
+        for line in report(options.rows, options.runs):
+            print(line, flush=True)
+            lines.append(line)
     if options.output:
         with open(options.output, "w") as file:
             file.write("\n".join(lines) + "\n")

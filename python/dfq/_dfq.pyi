@@ -68,7 +68,13 @@ class ScalarFunction:
 @final
 class Session:
     def __new__(
-        cls, memory_limit: int | None, spill_dir: str | None, partitions: int | None, device: str | None, progress: bool
+        cls,
+        memory_limit: int | None,
+        spill_dir: str | None,
+        partitions: int | None,
+        device: str | None,
+        progress: bool,
+        cluster: dict[str, Any] | None,
     ) -> Session: ...
     def close(self) -> None: ...
     def tables(self) -> list[str]: ...

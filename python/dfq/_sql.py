@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import html
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -35,6 +36,9 @@ def connect(
     partitions: int | None = None,
     device: str | None = None,
     progress: bool = True,
+    cluster: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    tls: tuple[str | os.PathLike[str], str | os.PathLike[str], str | os.PathLike[str]] | None = None,
 ) -> Connection:
     """A session: tables by their names, and SQL with exact quantiles and top-k.
 
@@ -49,11 +53,15 @@ def connect(
     A call that waits for more than a second shows how far its query is: in a terminal that errors are written to, or in a
     notebook, and never in pipes and files. ``progress=False`` switches that off.
 
+    ``cluster`` is the address of a scheduler, such as ``"df://localhost:50050"``: queries run on its executors, over files that all
+    of its machines see. ``token_file`` is the file with the secret of its members, or ``tls`` the files of a certificate, its key
+    and the authority's certificate, in PEM. Wheels are built without this: the error of the call says how to build one with it.
+
     >>> with dfq.connect(memory_limit="100MB", partitions=4) as con:
     ...     con.sql("SELECT exact_quantiles(value, [0.5, 0.99]) AS q FROM range(0, 100000)").fetchall()
     [([49999, 98999],)]
     """
-    return Connection(memory_limit, spill_dir, partitions, device, progress)
+    return Connection(memory_limit, spill_dir, partitions, device, progress, _cluster(cluster, token_file, tls))
 
 
 class Connection:
@@ -66,14 +74,24 @@ class Connection:
         partitions: int | None = None,
         device: str | None = None,
         progress: bool = True,
+        cluster: dict[str, Any] | None = None,
     ) -> None:
         limit = _bytes(memory_limit)
+        given = "memory_limit" if memory_limit is not None else "spill_dir"
+        if cluster is not None and (memory_limit is not None or spill_dir is not None):
+            raise _dfq.QueryError(f"{given} is for queries in this process: what executors hold is set where they are started")
         name_compiler()
         folder = _spill_folder(spill_dir)
         # At the latest when the process ends.
         self._removed = weakref.finalize(self, _remove, folder, os.getpid())
-        self._session = _dfq.Session(limit, folder, partitions, device, progress)
-        self._asked = {"memory_limit": memory_limit, "spill_dir": spill_dir, "partitions": partitions, "device": device}
+        self._session = _dfq.Session(limit, folder, partitions, device, progress, cluster)
+        self._asked = {
+            "memory_limit": memory_limit,
+            "spill_dir": spill_dir,
+            "partitions": partitions,
+            "device": device,
+            "cluster": cluster and cluster["url"],
+        }
 
     def __repr__(self) -> str:
         asked = ", ".join(f"{name}={value!r}" for name, value in self._asked.items() if value is not None)
@@ -346,6 +364,26 @@ def _bytes(limit: int | str | None) -> int | None:
     raise _dfq.QueryError(
         f"memory_limit is {limit!r}: allowed are bytes, or a text such as '512MB' or '2GB' (units k, m, g, t: powers of 1024)"
     )
+
+
+def _cluster(
+    url: str | None, token_file: str | os.PathLike[str] | None, tls: Sequence[str | os.PathLike[str]] | None
+) -> dict[str, Any] | None:
+    """The cluster as the extension takes it."""
+    if url is None:
+        if token_file is not None or tls is not None:
+            raise _dfq.QueryError("token_file and tls are shown to a cluster: name one by cluster=")
+        return None
+    if token_file is not None and tls is not None:
+        raise _dfq.QueryError("a cluster is shown a token or certificates: give one of token_file and tls")
+    if tls is not None and len(tls) != 3:
+        raise _dfq.QueryError(f"tls has {len(tls)} files: allowed are three, of a certificate, its key, and the authority's certificate")
+    try:
+        token = None if token_file is None else pathlib.Path(token_file).read_text()
+        pem = None if tls is None else tuple(pathlib.Path(file).read_bytes() for file in tls)
+    except OSError as error:
+        raise _dfq.QueryError(f"cannot read '{error.filename}': {error.strerror}") from None
+    return {"url": url, "token": token, "tls": pem}
 
 
 def _check_path(path: str) -> None:

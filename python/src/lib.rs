@@ -5,6 +5,7 @@
 //! | `session` | sessions: tables by their names, and statements |
 //! | `foreign` | tables of other packages with DataFusion inside, and functions for the package `datafusion` |
 //! | `overlay` | tables that one statement sees, and no other |
+//! | `place` | where queries run: in this process or on a cluster |
 //! | `query` | queries, which run when their rows are wanted, and their rows |
 //! | `quantiles`, `topk`, `sketch` | functions of arrays |
 //! | `tables`, `input` | data of Python as tables, and as arrays that are read without a copy |
@@ -18,6 +19,7 @@ mod foreign;
 mod input;
 mod output;
 mod overlay;
+mod place;
 mod progress;
 mod quantiles;
 mod query;

@@ -10,10 +10,9 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::arrow::util::pretty::pretty_format_batches_with_options;
 use datafusion::common::{DataFusionError, Result};
-use datafusion::datasource::MemTable;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::{ExecutionPlan, collect, collect_partitioned, execute_stream};
-use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::DataFrame;
 use futures::StreamExt;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -22,19 +21,20 @@ use pyo3_arrow::ffi::{ArrayIterator, to_stream_pycapsule};
 
 use crate::error::exception;
 use crate::output::{object, to_numpy};
-use crate::progress::Watch;
+use crate::place::{Place, planned};
 use crate::wait::Calls;
 
 /// A planned statement.
 #[pyclass(module = "dfq", frozen)]
 pub(crate) struct Query {
     frame: DataFrame,
+    place: Place,
     calls: Calls,
 }
 
 impl Query {
-    pub(crate) fn new(frame: DataFrame, calls: Calls) -> Self {
-        Self { frame, calls }
+    pub(crate) fn new(frame: DataFrame, place: Place, calls: Calls) -> Self {
+        Self { frame, place, calls }
     }
 
     pub(crate) fn frame(&self) -> DataFrame {
@@ -44,33 +44,14 @@ impl Query {
     /// The rows of a frame of the query's session.
     fn rows(&self, py: Python<'_>, frame: DataFrame) -> PyResult<Rows> {
         let schema = Arc::clone(frame.schema().inner());
-        let batches = self.calls.run(py, |watch| async move {
-            let (plan, context) = planned(frame).await?;
-            watch.plan(&plan);
-            collect(plan, context).await
-        })?;
+        let place = self.place.clone();
+        let batches = self
+            .calls
+            .run(py, |watch| async move { place.collect(frame, watch).await })?;
         // What ran may know better which columns have NULLs.
         let schema = batches.first().map_or(schema, |batch| batch.schema());
         Ok(Rows { schema, batches })
     }
-}
-
-/// The plan of a frame, and what it runs in.
-async fn planned(frame: DataFrame) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>)> {
-    let context = Arc::new(frame.task_ctx());
-    Ok((frame.create_physical_plan().await?, context))
-}
-
-/// Runs a frame, and gives one of its rows.
-///
-/// # Errors
-/// Those of running it.
-pub(crate) async fn run_at_once(ctx: &SessionContext, frame: DataFrame, watch: Watch) -> Result<DataFrame> {
-    let (plan, context) = planned(frame).await?;
-    watch.plan(&plan);
-    let schema = plan.schema();
-    let rows = MemTable::try_new(schema, collect_partitioned(plan, context).await?)?;
-    ctx.read_table(Arc::new(rows))
 }
 
 #[pymethods]
@@ -99,7 +80,7 @@ impl Query {
         self.rows(py, frame)
     }
 
-    /// Runs the query while its rows are read.
+    /// Runs the query while its rows are read; on a cluster, which may have to run it again, before.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -107,6 +88,9 @@ impl Query {
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let frame = self.frame();
+        if self.place.is_remote() {
+            return self.rows(py, frame)?.__arrow_c_stream__(py, requested_schema);
+        }
         let (plan, stream) = self.calls.run(py, |_| async move {
             let (plan, context) = planned(frame).await?;
             let stream = execute_stream(Arc::clone(&plan), context)?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use datafusion::catalog::TableProvider;
 use datafusion::common::{DataFusionError, Result, TableReference, plan_err};
+use datafusion::datasource::MemTable;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{DataFrame, SessionContext};
@@ -17,8 +18,9 @@ use pyo3::prelude::*;
 
 use crate::error::{exception, mistake};
 use crate::overlay::with_tables;
+use crate::place::{Cluster, Place};
 use crate::progress::Watch;
-use crate::query::{Query, run_at_once};
+use crate::query::Query;
 use crate::tables::table;
 use crate::wait::Calls;
 
@@ -27,6 +29,7 @@ use crate::wait::Calls;
 pub(crate) struct Session {
     /// `None` once it is closed.
     ctx: Mutex<Option<SessionContext>>,
+    place: Place,
     calls: Calls,
 }
 
@@ -39,12 +42,16 @@ fn context(limits: &SessionLimits, device: Option<&str>) -> Result<SessionContex
         .build();
     let ctx = SessionContext::new_with_state(state).enable_url_table();
     datafusion_quantiles::register_all(&ctx)?;
-    if let Some(device) = device {
-        let state = ctx.state_ref();
-        let mut state = state.write();
-        state.config_mut().options_mut().set("quantiles.device", device)?;
-    }
+    select_on(&ctx, device)?;
     Ok(ctx)
+}
+
+/// Sets the device that quantiles are selected on, if one is named.
+fn select_on(ctx: &SessionContext, device: Option<&str>) -> Result<()> {
+    let Some(device) = device else { return Ok(()) };
+    let state = ctx.state_ref();
+    let mut state = state.write();
+    state.config_mut().options_mut().set("quantiles.device", device)
 }
 
 /// A session without tables, for all calls: to make one takes longer than most of them.
@@ -71,11 +78,13 @@ impl Session {
 impl Session {
     #[new]
     fn new(
+        py: Python<'_>,
         memory_limit: Option<usize>,
         spill_dir: Option<PathBuf>,
         partitions: Option<usize>,
         device: Option<&str>,
         progress: bool,
+        cluster: Option<Cluster>,
     ) -> PyResult<Self> {
         let partitions = partitions
             .map(|partitions| {
@@ -83,15 +92,27 @@ impl Session {
                     .ok_or_else(|| mistake("partitions is 0: allowed are whole numbers from 1 on"))
             })
             .transpose()?;
-        let limits = SessionLimits {
-            memory: memory_limit,
-            partitions,
-            spill_dir,
+        let calls = Calls::new(progress);
+        let (ctx, place) = match cluster {
+            Some(cluster) => {
+                let partitions = partitions.map(NonZeroUsize::get);
+                let (ctx, place) = calls.run(py, |_| cluster.connect(partitions))?;
+                select_on(&ctx, device).map_err(exception)?;
+                (ctx, place)
+            }
+            None => {
+                let limits = SessionLimits {
+                    memory: memory_limit,
+                    partitions,
+                    spill_dir,
+                };
+                (context(&limits, device).map_err(exception)?, Place::default())
+            }
         };
-        let ctx = context(&limits, device).map_err(exception)?;
         Ok(Self {
             ctx: Mutex::new(Some(ctx)),
-            calls: Calls::new(progress),
+            place,
+            calls,
         })
     }
 
@@ -139,21 +160,24 @@ impl Session {
     fn sql(&self, py: Python<'_>, sql: String, tables: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Query> {
         let mut ctx = self.ctx()?;
         if !tables.is_empty() {
+            self.place.check_shares_memory()?;
             let partitions = ctx.copied_config().target_partitions();
             let tables = tables.into_iter();
             let tables = tables.map(|(name, object)| Ok((name, table(&object, partitions)?)));
             let tables = tables.collect::<PyResult<_>>()?;
             ctx = with_tables(&ctx, tables);
         }
-        let planned = self
+        let place = self.place.clone();
+        let (frame, place) = self
             .calls
-            .run(py, |watch| async move { plan(&ctx, &sql, watch).await })?;
-        Ok(Query::new(planned, self.calls))
+            .run(py, |watch| async move { plan(&ctx, &sql, place, watch).await })?;
+        Ok(Query::new(frame, place, self.calls))
     }
 
     /// Gives an object a name, in place of what had it.
     fn register(&self, name: String, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let ctx = self.ctx()?;
+        self.place.check_shares_memory()?;
         let table = table(object, ctx.copied_config().target_partitions())?;
         replace(&ctx, &name, table).map_err(exception)
     }
@@ -230,11 +254,16 @@ fn replace(ctx: &SessionContext, name: &str, table: Arc<dyn TableProvider>) -> R
     ctx.register_table(TableReference::bare(name), table).map(drop)
 }
 
-/// Plans a statement. One that writes is done at once: nobody may ever read its answer.
-async fn plan(ctx: &SessionContext, sql: &str, watch: Watch) -> Result<DataFrame> {
+/// Plans a statement, and says where its answer is read. One that writes is done at once: nobody may ever read its answer.
+async fn plan(ctx: &SessionContext, sql: &str, place: Place, watch: Watch) -> Result<(DataFrame, Place)> {
     let frame = statement::sql(ctx, sql).await?;
-    match frame.logical_plan() {
-        LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => run_at_once(ctx, frame, watch).await,
-        _ => Ok(frame),
+    if !matches!(frame.logical_plan(), LogicalPlan::Dml(_) | LogicalPlan::Copy(_)) {
+        return Ok((frame, place));
     }
+    let schema = Arc::clone(frame.schema().inner());
+    let batches = place.collect(frame, watch).await?;
+    let schema = batches.first().map_or(schema, |batch| batch.schema());
+    let rows = MemTable::try_new(schema, vec![batches])?;
+    let answer = SessionContext::new().read_table(Arc::new(rows))?;
+    Ok((answer, Place::default()))
 }

@@ -8,10 +8,12 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::dataframe::DataFrame;
+use datafusion::execution::TaskContext;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::execute_stream;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::TryStreamExt;
 use futures::future::{Either, select};
+use tokio::runtime::Handle;
 
 use super::client::{explained, is_worth_another_try};
 use super::job::cancel;
@@ -21,7 +23,8 @@ use super::watch::Watch;
 const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// Collects a query of a session that [`connect`](super::connect) made with this `url`. If a machine of the cluster is lost while the
-/// query runs, it runs a second time, unless it [`writes`]. A minute without progress is a warning in the log.
+/// query runs, it runs a second time, unless it [`writes`]. A minute without progress is a warning in the log. Dropping the future
+/// cancels the query.
 ///
 /// # Errors
 /// Those of the query; of its second run if there was one.
@@ -43,15 +46,37 @@ async fn collect_once(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
         return execute_stream(plan, task)?.try_collect().await;
     };
     let rows = watch.checked(execute_stream(Arc::clone(&plan), Arc::clone(&task))?);
+    let job = UnfinishedJob(Some((url.to_owned(), Arc::clone(&plan), task)));
     let lost = watch.run(&plan, STANDSTILL, |line| log::warn!("{line}"));
     match select(pin!(rows.try_collect()), pin!(lost)).await {
-        Either::Left((rows, _)) => rows,
-        Either::Right((lost, _)) => {
-            if let Err(error) = cancel(url, &plan, task.session_config()).await {
+        Either::Left((rows, _)) => {
+            job.has_ended();
+            rows
+        }
+        Either::Right((lost, _)) => Err(lost),
+    }
+}
+
+/// The job of a plan on the cluster at an address, which is cancelled when this is dropped: nobody waits for it any more.
+struct UnfinishedJob(Option<(String, Arc<dyn ExecutionPlan>, Arc<TaskContext>)>);
+
+impl UnfinishedJob {
+    /// Leaves the job alone.
+    fn has_ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnfinishedJob {
+    fn drop(&mut self) {
+        let (Some((url, plan, task)), Ok(runtime)) = (self.0.take(), Handle::try_current()) else {
+            return;
+        };
+        runtime.spawn(async move {
+            if let Err(error) = cancel(&url, &plan, task.session_config()).await {
                 log::warn!("{error}");
             }
-            Err(lost)
-        }
+        });
     }
 }
 

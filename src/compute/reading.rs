@@ -22,7 +22,7 @@ use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, table_cells};
 use crate::select::requests::sample_of_all;
 use crate::select::while_reading::{LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs};
 use crate::select::{Shards, Solution, Strategy, solve_ranks, wanted_ranks};
-use crate::threads::{Stop, ThreadPool, completed};
+use crate::threads::{Stop, ThreadPool, completed, scoped_map};
 
 /// Values for each wanted rank below which the candidates would be a large part of all.
 const VALUES_FOR_A_RANK: u64 = 1 << 10;
@@ -121,18 +121,9 @@ impl<'a> Reading<'a> {
     fn read(&mut self, request: &Request) -> Result<(Seen, Vec<Reply>)> {
         self.leases.clear();
         let next = AtomicU64::new(0);
-        let answers: Vec<Box<dyn ScanAnswer>> = std::thread::scope(|scope| {
-            let others = (1..self.threads).map(|_| scope.spawn(|| self.answer(request, &next)));
-            let others: Vec<_> = others.collect();
-            let own = self.answer(request, &next);
-            let joined = others.into_iter().map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            // All are joined before an error is looked at.
-            let all: Vec<_> = std::iter::once(own).chain(joined).collect();
-            all.into_iter().collect::<Result<_>>()
+        let parts = (0..self.threads).collect();
+        let answers = scoped_map(self.threads, parts, self.values.stop(), |_, _| {
+            self.answer(request, &next)
         })?;
         let (mut seen, mut replies) = (Seen::default(), Vec::with_capacity(answers.len()));
         for answer in answers {

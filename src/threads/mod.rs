@@ -4,6 +4,7 @@
 mod feed;
 
 use std::convert::Infallible;
+use std::iter::Enumerate;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -110,43 +111,56 @@ impl ThreadPool {
         T: Send + 'static,
         R: Send + 'static,
     {
-        let threads = self.threads.min(items.len());
-        let queue = Arc::new(Queue {
-            items: Mutex::new(items.into_iter().enumerate()),
-            work,
-            stop: self.stop.clone(),
-        });
-        let mut results = Vec::new();
         if self.scoped || Handle::try_current().is_err() {
-            std::thread::scope(|scope| {
-                // One piece runs on this thread: starting another thread costs as much as a read on a device.
-                let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| queue.run())).collect();
-                let own = queue.run();
-                let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                };
-                std::iter::once(own)
-                    .chain(others.into_iter().map(join))
-                    .try_for_each(|part| {
-                        results.extend(part?);
-                        Ok::<_, DataFusionError>(())
-                    })
-            })?;
-        } else {
-            let spawn = || {
-                let queue = Arc::clone(&queue);
-                SpawnedTask::spawn_blocking(move || queue.run())
-            };
-            let tasks: Vec<_> = (0..threads).map(|_| spawn()).collect();
-            for task in tasks {
-                results.extend(joined(task).await?);
-            }
+            return scoped_map(self.threads, items, &self.stop, work);
         }
-        results.sort_unstable_by_key(|(index, _)| *index);
-        Ok(results.into_iter().map(|(_, result)| result).collect())
+        let threads = self.threads.min(items.len());
+        let queue = Arc::new(Queue::new(items, work, &self.stop));
+        let spawn = || {
+            let queue = Arc::clone(&queue);
+            SpawnedTask::spawn_blocking(move || queue.run())
+        };
+        let tasks: Vec<_> = (0..threads).map(|_| spawn()).collect();
+        let mut results = Vec::new();
+        for task in tasks {
+            results.extend(joined(task).await?);
+        }
+        Ok(in_order(results))
     }
+}
+
+/// Calls `work` with each item, on this thread and up to `threads - 1` others, which end before it returns: items and work may be
+/// borrowed. Returns the results in the order of the items.
+///
+/// # Errors
+/// The first error of any item; an execution error if `stop` was set.
+pub(crate) fn scoped_map<T: Send, R: Send>(
+    threads: usize,
+    items: Vec<T>,
+    stop: &Stop,
+    work: impl Fn(T, &Stop) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let threads = threads.min(items.len());
+    let queue = Queue::new(items, work, stop);
+    let results = std::thread::scope(|scope| {
+        // One piece runs on this thread: starting another thread costs as much as a read on a device.
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| queue.run())).collect();
+        let mut results = queue.run()?;
+        for thread in others {
+            results.extend(match thread.join() {
+                Ok(part) => part?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+        }
+        Ok::<_, DataFusionError>(results)
+    })?;
+    Ok(in_order(results))
+}
+
+/// Results in the order of their items.
+fn in_order<R>(mut results: Vec<(usize, R)>) -> Vec<R> {
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 impl Drop for ThreadPool {
@@ -241,16 +255,24 @@ impl<T: Send + 'static> PartitionTasks<T> {
 }
 
 /// A queue of items that threads take one by one.
-struct Queue<I, W> {
-    items: Mutex<I>,
+struct Queue<T, W> {
+    items: Mutex<Enumerate<std::vec::IntoIter<T>>>,
     work: W,
     stop: Stop,
 }
 
-impl<I, W> Queue<I, W> {
-    fn run<T, R>(&self) -> Result<Vec<(usize, R)>>
+impl<T, W> Queue<T, W> {
+    fn new(items: Vec<T>, work: W, stop: &Stop) -> Self {
+        Self {
+            items: Mutex::new(items.into_iter().enumerate()),
+            work,
+            stop: stop.clone(),
+        }
+    }
+
+    /// Works on items until there are none: the results, each with the index of its item.
+    fn run<R>(&self) -> Result<Vec<(usize, R)>>
     where
-        I: Iterator<Item = (usize, T)>,
         W: Fn(T, &Stop) -> Result<R>,
     {
         let mut results = Vec::new();
@@ -327,6 +349,21 @@ mod tests {
             error.unwrap_err().strip_backtrace(),
             "Execution error: item 500 is broken"
         );
+    }
+
+    #[test]
+    fn borrowed_items_are_worked_on_by_several_threads() {
+        let items = ["a".to_string(), "bb".to_string(), "ccc".to_string()];
+        let lengths = |threads| {
+            scoped_map(threads, items.iter().collect(), &Stop::default(), |item, _| {
+                Ok(item.len())
+            })
+        };
+        assert_eq!(lengths(1).unwrap(), [1, 2, 3]);
+        assert_eq!(lengths(9).unwrap(), [1, 2, 3]);
+        let stopped = Stop::default();
+        stopped.stop();
+        assert!(scoped_map(2, vec![1], &stopped, |_, _| Ok(())).is_err());
     }
 
     #[test]

@@ -3,14 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{
-    DataFusionError, Result, internal_datafusion_err, internal_err, resources_datafusion_err,
-};
+use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
@@ -23,6 +20,7 @@ use crate::kernel::cpu::groups::segments::{GroupAnswers, Plan, Plans};
 use crate::kernel::cuda::{GroupRanks, Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
+use crate::threads::{Stop, scoped_map};
 
 /// Bytes of host memory for each key of the answer: the key, as it comes and as a number, and its value.
 const KEY_BYTES: usize = 96;
@@ -240,37 +238,6 @@ fn work_chunks(groups: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Calls `work` with each chunk, on all processors. The results come in the order of the chunks.
-fn in_parallel<P: Sync, T: Send>(chunks: &[P], work: impl Fn(&P) -> Result<T> + Sync) -> Result<Vec<T>> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let next = AtomicUsize::new(0);
-    let run = || -> Result<Vec<(usize, T)>> {
-        let mut results = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            match chunks.get(index) {
-                Some(chunk) => results.push((index, work(chunk)?)),
-                None => return Ok(results),
-            }
-        }
-    };
-    let mut results = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..processors.min(chunks.len()))
-            .map(|_| scope.spawn(run))
-            .collect();
-        let mut results = run()?;
-        for thread in others {
-            results.extend(match thread.join() {
-                Ok(own) => own?,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-        }
-        Ok::<_, DataFusionError>(results)
-    })?;
-    results.sort_unstable_by_key(|(index, _)| *index);
-    Ok(results.into_iter().map(|(_, result)| result).collect())
-}
-
 impl SelectedGroups {
     /// The answers for each of the groups `codes`. Some of them can have no values in this column.
     fn answers(&self, codes: &[u64]) -> Result<Answers> {
@@ -337,7 +304,10 @@ pub(super) fn chunked_rows<'a>(
             return internal_err!("{} groups have rows, {known} of them are groups", own.len());
         }
     }
-    in_parallel(&chunks, |chunk| rows(&codes[chunk.clone()]))
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    scoped_map(processors, chunks, &Stop::default(), |chunk, _| {
+        rows(&codes[chunk])
+    })
 }
 
 impl PinnedCalls for PinnedGroups {
@@ -405,14 +375,7 @@ mod tests {
             let chunks = work_chunks(groups);
             assert_eq!((chunks[0].start, chunks[chunks.len() - 1].end), (0, groups));
             assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
-            let lengths = in_parallel(&chunks, |chunk| Ok(chunk.len())).unwrap();
-            assert_eq!(lengths.iter().sum::<usize>(), groups);
         }
-        let failed = in_parallel(&[1, 2, 3], |chunk| match chunk {
-            2 => internal_err!("chunk {chunk}"),
-            _ => Ok(()),
-        });
-        assert!(failed.unwrap_err().to_string().contains("chunk 2"));
     }
 
     #[test]

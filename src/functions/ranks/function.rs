@@ -204,7 +204,8 @@ impl AggregateUDFImpl for RankFunction {
         })
     }
 
-    /// The answer over no rows, which DataFusion puts in place of a correlated subquery or a window frame without rows.
+    /// The answer over no rows, which DataFusion puts in place of a correlated subquery or a window frame without rows. It
+    /// does not say for which constant: where none is bound into the function, the answer is that of a constant that is not NULL.
     fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
         if self.sql_name == RankName::ExactCdf {
             return ScalarValue::try_from(data_type);
