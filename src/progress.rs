@@ -1,15 +1,26 @@
 //! How far a plan that runs is: what its scans have read, of what there is to read.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 
 use datafusion::common::stats::Precision;
 use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::FileGroup;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::prelude::SessionConfig;
+use url::Url;
+
+use crate::exec::{file_scan, stored_bytes};
+
+/// Bytes of a text file whose lines tell how many rows there are in all.
+const TEXT_BYTES: u64 = 1 << 18;
 
 /// What the scans of a plan have read, together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,6 +66,35 @@ impl ScanProgress {
         if let Some(bytes) = bytes {
             self.bytes = Some(self.bytes.unwrap_or(0) + bytes.as_usize());
         }
+    }
+}
+
+/// Is told of each plan that [`QuantilesPlanner`](crate::QuantilesPlanner) makes in a session, before the plan runs: also of those that are
+/// run inside of a statement, such as `SUMMARIZE` and `CREATE TABLE AS`.
+///
+/// It is an extension of the session's configuration: `config.with_extension(Arc::new(observer))`.
+pub struct PlanObserver(Box<EachPlan>);
+
+/// What is called with each plan.
+type EachPlan = dyn Fn(&Arc<dyn ExecutionPlan>) + Send + Sync;
+
+impl PlanObserver {
+    /// One that calls a function with each plan.
+    pub fn new(each: impl Fn(&Arc<dyn ExecutionPlan>) + Send + Sync + 'static) -> Self {
+        Self(Box::new(each))
+    }
+
+    /// Tells the observer of a session, if it has one, of a plan.
+    pub(crate) fn tell(config: &SessionConfig, plan: &Arc<dyn ExecutionPlan>) {
+        if let Some(observer) = config.get_extension::<Self>() {
+            (observer.0)(plan);
+        }
+    }
+}
+
+impl fmt::Debug for PlanObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PlanObserver")
     }
 }
 
@@ -106,10 +146,33 @@ fn given(scan: &Arc<dyn ExecutionPlan>, metrics: Option<&MetricsSet>) -> Option<
     metrics.map(|metrics| metrics.output_rows().unwrap_or(0))
 }
 
-/// Rows that a scan is going to give, by its statistics.
+/// Rows that a scan is going to give, by its statistics or, if it has none, by its text.
 fn total(scan: &Arc<dyn ExecutionPlan>) -> Precision<usize> {
     let statistics = StatisticsContext::new().compute(scan.as_ref(), &StatisticsArgs::new());
-    statistics.map_or(Precision::Absent, |statistics| statistics.num_rows)
+    match statistics.map_or(Precision::Absent, |statistics| statistics.num_rows) {
+        Precision::Absent => rows_of_text(scan).map_or(Precision::Absent, Precision::Inexact),
+        known => known,
+    }
+}
+
+/// Rows of CSV or JSON files of this machine, by the lines at the start of the first file; `None` for other scans, compressed files, and
+/// files that cannot be read.
+fn rows_of_text(scan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    let config = file_scan(scan.as_ref())?;
+    let is_text = matches!(config.file_source().file_type(), "csv" | "json");
+    if !is_text || config.file_compression_type.is_compressed() {
+        return None;
+    }
+    let mut files = config.file_groups.iter().flat_map(FileGroup::iter);
+    let first = files.find(|file| file.object_meta.size > 0)?;
+    let store: &Url = config.object_store_url.as_ref();
+    let url = store.join(first.object_meta.location.as_ref());
+    let mut start = Vec::new();
+    let file = File::open(url.ok()?.to_file_path().ok()?).ok()?;
+    file.take(TEXT_BYTES).read_to_end(&mut start).ok()?;
+    let lines = start.iter().filter(|byte| **byte == b'\n').count();
+    let rows = u128::from(stored_bytes(config)) * lines as u128 / start.len().max(1) as u128;
+    usize::try_from(rows).ok().filter(|rows| *rows > 0)
 }
 
 /// Rows that `node` has taken from the child in this place; `None` if it does not count them. `given` is how many rows of its own the node
@@ -153,6 +216,34 @@ fn whole(metrics: &MetricsSet) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn rows_of_text_are_estimated_by_its_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = |name: &str, text: String| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            format!("'{}'", path.display())
+        };
+        let csv = |rows: usize| {
+            (0..rows).fold("x,y\n".to_string(), |text, row| {
+                format!("{text}{},{}\n", row % 10, row % 7)
+            })
+        };
+        let large = written("a name.csv", csv(200_000));
+        let json = written("small.json", "{\"x\": 1}\n{\"x\": 2}\n{\"x\": 3}\n".to_string());
+        let empty = written("empty.csv", String::new());
+        let ctx = datafusion::prelude::SessionContext::new().enable_url_table();
+        let total = async |table: &str| {
+            let frame = ctx.sql(&format!("SELECT * FROM {table}")).await.unwrap();
+            let plan = frame.create_physical_plan().await.unwrap();
+            ProgressReader::default().read(&plan).total
+        };
+        // The line of names counts.
+        assert_eq!(total(&large).await, Some(Precision::Inexact(200_001)));
+        assert_eq!(total(&json).await, Some(Precision::Inexact(3)));
+        assert_eq!(total(&empty).await, None);
+    }
 
     #[test]
     fn a_part_is_known_only_if_all_of_it_is() {

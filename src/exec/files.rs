@@ -18,6 +18,16 @@ pub(crate) fn file_scan(node: &dyn ExecutionPlan) -> Option<&FileScanConfig> {
         .downcast_ref()
 }
 
+/// Bytes of the files, or parts of files, that a scan reads.
+pub(crate) fn stored_bytes(scan: &FileScanConfig) -> u64 {
+    let files = scan.file_groups.iter().flat_map(|group| group.iter());
+    let bytes = files.map(|file| match &file.range {
+        Some(range) => u64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0),
+        None => file.object_meta.size,
+    });
+    bytes.fold(0, u64::saturating_add)
+}
+
 /// The plan with each scan of files replaced by the plan that `replaced` returns for it. `None` leaves a scan as it is.
 ///
 /// # Errors

@@ -58,7 +58,7 @@ pub(crate) mod wire;
 pub(crate) use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
 pub use boundary::{BoundaryExec, BranchExec};
-pub(crate) use files::{file_scan, with_file_scans};
+pub(crate) use files::{file_scan, stored_bytes, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
 pub use grouped_topk::GroupedTopKExec;
 pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

@@ -27,6 +27,7 @@ use super::staged::into_stages;
 use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
+use crate::progress::PlanObserver;
 
 /// An extension planner that is shared.
 type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
@@ -162,6 +163,19 @@ impl fmt::Debug for QuantilesPlanner {
 #[async_trait]
 impl QueryPlanner for QuantilesPlanner {
     async fn create_physical_plan(
+        &self,
+        logical_plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = self.planned(logical_plan, session).await?;
+        PlanObserver::tell(session.config(), &plan);
+        Ok(plan)
+    }
+}
+
+impl QuantilesPlanner {
+    /// The physical plan, of which no observer has been told.
+    async fn planned(
         &self,
         logical_plan: &LogicalPlan,
         session: &dyn Session,

@@ -16,7 +16,7 @@ use datafusion::prelude::{DataFrame, Expr, SessionContext, ident};
 use datafusion_quantiles::profile::{GroupProfile, profile as profile_rows, profile_by};
 
 use crate::console::{End, say};
-use crate::sql::{OutputFile, SessionArgs};
+use crate::sql::{OutputFile, Progress, SessionArgs};
 
 /// Shows what each column of a file holds.
 #[derive(Debug, clap::Args)]
@@ -90,6 +90,9 @@ impl Profile {
 
 async fn profile(args: &ProfileArgs) -> Result<()> {
     let ctx = args.session.build()?;
+    let progress = Progress::on();
+    progress.observe(&ctx);
+    let bar = progress.start();
     let table = union(&ctx, &args.files).await?;
     let by = args
         .by
@@ -121,6 +124,7 @@ async fn profile(args: &ProfileArgs) -> Result<()> {
         }
         groups
     };
+    drop(bar);
     let profile = Profile {
         source: args.files.join(", "),
         by: args.by.clone(),

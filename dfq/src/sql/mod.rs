@@ -224,6 +224,9 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
     (runner.timeout, runner.remote) = (args.timeout, args.remote());
     runner.timing = args.tells(args.config.timing);
     runner.progress.is_on = args.tells(args.config.progress);
+    if runner.remote.is_none() {
+        runner.progress.observe(&runner.ctx);
+    }
     let sources = in_order(args.command, args.file, matches);
     let end = if sources.is_empty() && std::io::stdin().is_terminal() {
         prompt::run(&mut runner).await

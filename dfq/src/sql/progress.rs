@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_quantiles::progress::{ProgressReader, ScanProgress};
+use datafusion::prelude::SessionContext;
+use datafusion_quantiles::progress::{PlanObserver, ProgressReader, ScanProgress};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::console::{begin_last_line, end_last_line, has_last_line, write_last_line};
@@ -50,6 +51,17 @@ impl Progress {
         }
     }
 
+    /// Shows how far each plan is that the session makes, also those inside of statements such as `CREATE TABLE AS`.
+    pub(crate) fn observe(&self, ctx: &SessionContext) {
+        if !self.is_on || !has_last_line() {
+            return;
+        }
+        let progress = self.clone();
+        let observer = PlanObserver::new(move |plan| progress.show(Shown::Plan(Arc::clone(plan))));
+        let state = ctx.state_ref();
+        state.write().config_mut().set_extension(Arc::new(observer));
+    }
+
     /// Shows, from now on, how far this plan is, until the bar is dropped.
     pub(crate) fn start_plan(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Bar> {
         let bar = self.start();
@@ -59,7 +71,7 @@ impl Progress {
 
     /// Shows, from now on, how far the statement that begins is, until the bar is dropped. Nothing is shown where standard error is no
     /// terminal.
-    pub(super) fn start(&self) -> Option<Bar> {
+    pub(crate) fn start(&self) -> Option<Bar> {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
         (self.is_on && has_last_line()).then(|| Bar::start(Arc::clone(&self.shown)))
     }
@@ -74,11 +86,13 @@ impl Progress {
 pub(crate) struct Bar {
     stop: Option<Sender<()>>,
     writer: Option<JoinHandle<()>>,
+    shown: Arc<Mutex<Option<Shown>>>,
 }
 
 impl Bar {
     fn start(shown: Arc<Mutex<Option<Shown>>>) -> Self {
         let (stop, stopped) = mpsc::channel::<()>();
+        let of_statement = Arc::clone(&shown);
         let write = move || {
             let (started, mut pause, mut reader) = (Instant::now(), FIRST, Reader::default());
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
@@ -98,6 +112,7 @@ impl Bar {
         Self {
             stop: Some(stop),
             writer: writer.spawn(write).ok(),
+            shown: of_statement,
         }
     }
 }
@@ -110,6 +125,8 @@ impl Drop for Bar {
             let _ = writer.join();
         }
         end_last_line();
+        // A plan that has run holds what it read.
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -17,6 +17,7 @@ const NOT_RUN: [&str; 14] = [
     "cargo test --locked --all-features",
     // .ci/python, whose tests run the blocks of Python too
     "pip install ./python",
+    "pip install ./python --config-settings build-args=\"--features cluster\"",
     // tests/cluster
     "cargo run --release --features ballista -- cluster --executors 2",
     "cargo run --release --features ballista -- sql --cluster df://127.0.0.1:50050",

@@ -66,6 +66,28 @@ fn a_terminal_shows_how_far_a_long_statement_is() {
     assert_eq!((code, text.as_str()), (Some(0), ""));
 }
 
+#[test]
+fn the_bar_is_there_for_whatever_takes_long() {
+    let folder = folder();
+    make_slow(folder.path());
+    let csv = "COPY 't.parquet' TO 't.csv'";
+    answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", csv]);
+    let table = format!("CREATE TABLE u AS {SLOW}");
+    let of_text = SLOW.replace(".parquet", ".csv");
+    for (args, total) in [
+        (vec!["sql", "-c", &table], " of "),
+        (vec!["sql", "-c", "SUMMARIZE 't.parquet'"], " of "),
+        (vec!["profile", "t.parquet"], " of "),
+        (vec!["sql", "-c", &of_text], " of about "),
+    ] {
+        let (code, _, text) = Terminal::start(dfq(folder.path()).args(&args), 100, Piped::Output).end();
+        let is_bar =
+            |line: &str| line.starts_with('[') && line.contains(total) && line.contains(" rows read");
+        let mut lines = text.split(['\r', '\n']).map(str::trim);
+        assert!(code == Some(0) && lines.any(is_bar), "{args:?}: {text:?}");
+    }
+}
+
 /// The prompt in a folder, with its state in another one below it.
 fn prompt(folder: &Path) -> Terminal {
     let mut command = dfq(folder);
@@ -121,7 +143,9 @@ fn the_prompt_completes_and_remembers() {
     // The next prompt has them: what was typed over three lines comes back as one.
     let mut terminal = prompt(folder.path());
     terminal.type_keys("\u{12}high,\r\r");
-    terminal.wait_for("| 3    | 3   |", 0);
+    let at = terminal.wait_for("| 3    | 3   |", 0);
+    // Ctrl-D is lost where it comes before the prompt.
+    terminal.wait_for("> ", at);
     terminal.type_keys("\u{4}");
     let (code, _, text) = terminal.end();
     assert_eq!(code, Some(0), "{text}");

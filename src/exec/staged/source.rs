@@ -3,7 +3,7 @@
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::exec::file_scan;
+use crate::exec::{file_scan, stored_bytes};
 
 /// Bytes of a text file for each byte of its compressed form.
 const TEXT_COMPRESSION: u64 = 4;
@@ -29,12 +29,7 @@ impl SourceSize {
     /// The size of a scan of files; `None` for any other plan.
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
         let config = file_scan(plan)?;
-        let files = config.file_groups.iter().flat_map(|group| group.iter());
-        let stored = files.map(|file| match &file.range {
-            Some(range) => u64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0),
-            None => file.object_meta.size,
-        });
-        let stored = stored.fold(0, u64::saturating_add);
+        let stored = stored_bytes(config);
         let kind = config.file_source().file_type();
         let is_text = matches!(kind, "csv" | "json");
         let compression = match kind {

@@ -111,13 +111,27 @@ impl Terminal {
 
     /// Waits for the end of the program. Returns its exit code, what went to the pipe, and the text of the terminal.
     pub(crate) fn end(mut self) -> (Option<i32>, String, String) {
-        let mut piped = String::new();
-        if let Some(mut stdout) = self.child.stdout.take() {
-            stdout.read_to_string(&mut piped).unwrap();
-        }
-        let status = self.child.wait().unwrap();
+        let stdout = self.child.stdout.take();
+        let piped = std::thread::spawn(move || {
+            let mut piped = String::new();
+            if let Some(mut stdout) = stdout {
+                stdout.read_to_string(&mut piped).unwrap();
+            }
+            piped
+        });
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if started.elapsed() > PATIENCE {
+                self.child.kill().unwrap();
+                panic!("the program goes on:\n{}", self.text());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
         self.reader.take().unwrap().join().unwrap();
-        (status.code(), piped, self.text())
+        (status.code(), piped.join().unwrap(), self.text())
     }
 }
 
