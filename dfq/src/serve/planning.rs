@@ -1,15 +1,27 @@
 //! Plans on a thread of its own. Planning does not wait for anything, so it cannot be interrupted: who waits for a plan can stop waiting.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use futures::FutureExt;
 use pgwire::error::PgWireResult;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::failure::{code, fatal};
 use super::metrics::Connected;
+
+/// A place for each core to plan. With a thread for each of many connections, reads of files would come to many threads too, and the
+/// allocator, which keeps memory for each thread, would give it back and ask for it again: half of the statements a second.
+static CORES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    Arc::new(Semaphore::new(
+        std::thread::available_parallelism().map_or(1, usize::from),
+    ))
+});
+
+/// How long a statement waits for a place: those before it may have statements that are planned without end.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Lets a connection plan one statement at a time.
 #[derive(Clone)]
@@ -18,9 +30,11 @@ pub(super) struct Planning {
     connected: Arc<Connected>,
 }
 
-/// What planning holds until it ends: the connection's only place to plan, and its place among the connections.
+/// What planning holds until it ends: the connection's only place to plan, a core's if it got one in time, and the connection's place among
+/// all.
 struct Held {
     _place: OwnedMutexGuard<()>,
+    _core: Option<OwnedSemaphorePermit>,
     _connected: Arc<Connected>,
 }
 
@@ -41,8 +55,11 @@ impl Planning {
         &self,
         work: impl Future<Output = PgWireResult<T>> + Send + 'static,
     ) -> PgWireResult<T> {
+        let place = Arc::clone(&self.place).lock_owned().await;
+        let core = tokio::time::timeout(PATIENCE, Arc::clone(&CORES).acquire_owned()).await;
         let held = Held {
-            _place: Arc::clone(&self.place).lock_owned().await,
+            _place: place,
+            _core: core.ok().and_then(Result::ok),
             _connected: Arc::clone(&self.connected),
         };
         let (mut sender, receiver) = oneshot::channel();
