@@ -89,46 +89,10 @@ impl Profile {
 }
 
 async fn profile(args: &ProfileArgs) -> Result<()> {
-    let ctx = args.session.build()?;
-    let progress = Progress::on();
-    progress.observe(&ctx);
-    let bar = progress.start();
-    let table = union(&ctx, &args.files).await?;
-    let by = args
-        .by
-        .iter()
-        .map(|name| column(&table, name))
-        .collect::<Result<Vec<_>>>()?;
-    let groups = if by.is_empty() {
-        let profile = profile_rows(chosen(table, &args.columns)?).await?;
-        vec![GroupProfile {
-            group: Vec::new(),
-            profile,
-        }]
-    } else {
-        let others = table.schema().fields().iter().map(|field| field.name());
-        let others = others.filter(|name| !args.by.contains(name)).cloned();
-        let columns = if args.columns.is_empty() {
-            others.collect()
-        } else {
-            args.columns.clone()
-        };
-        let with_groups: Vec<_> = columns
-            .iter()
-            .chain(args.by.iter().filter(|name| !columns.contains(name)))
-            .cloned()
-            .collect();
-        let mut groups = profile_by(chosen(table, &with_groups)?, by).await?;
-        for group in &mut groups {
-            group.profile.columns.truncate(columns.len());
-        }
-        groups
-    };
-    drop(bar);
     let profile = Profile {
         source: args.files.join(", "),
         by: args.by.clone(),
-        groups,
+        groups: read(args).await?,
     };
     if let Some(file) = &args.html {
         write_file(file, html::page(&profile)?.as_bytes())?;
@@ -145,6 +109,41 @@ async fn profile(args: &ProfileArgs) -> Result<()> {
         written => written
             .map_err(|error| DataFusionError::IoError(error).context("cannot write to standard output")),
     }
+}
+
+/// Reads the files, and shows how far that is.
+async fn read(args: &ProfileArgs) -> Result<Vec<GroupProfile>> {
+    let ctx = args.session.build()?;
+    let progress = Progress::on();
+    progress.observe(&ctx);
+    let _bar = progress.start();
+    let table = union(&ctx, &args.files).await?;
+    let by = args.by.iter().map(|name| column(&table, name));
+    let by = by.collect::<Result<Vec<_>>>()?;
+    if by.is_empty() {
+        let profile = profile_rows(chosen(table, &args.columns)?).await?;
+        return Ok(vec![GroupProfile {
+            group: Vec::new(),
+            profile,
+        }]);
+    }
+    let others = table.schema().fields().iter().map(|field| field.name());
+    let others = others.filter(|name| !args.by.contains(name)).cloned();
+    let columns = if args.columns.is_empty() {
+        others.collect()
+    } else {
+        args.columns.clone()
+    };
+    let with_groups: Vec<_> = columns
+        .iter()
+        .chain(args.by.iter().filter(|name| !columns.contains(name)))
+        .cloned()
+        .collect();
+    let mut groups = profile_by(chosen(table, &with_groups)?, by).await?;
+    for group in &mut groups {
+        group.profile.columns.truncate(columns.len());
+    }
+    Ok(groups)
 }
 
 /// The rows of all files, whose columns are told apart by name.

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use quantiles_testing::root;
 
 /// Commands that other tests run, or that cannot run in a test.
-const NOT_RUN: [&str; 14] = [
+const NOT_RUN: [&str; 15] = [
     "cargo install --path dfq",
     // This command.
     "cargo test --locked --all-features",
