@@ -75,7 +75,7 @@ impl ScanProgress {
 /// It is an extension of the session's configuration: `config.with_extension(Arc::new(observer))`.
 pub struct PlanObserver(Box<EachPlan>);
 
-/// What is called with each plan.
+/// The function that a [`PlanObserver`] calls with each physical plan of its session.
 type EachPlan = dyn Fn(&Arc<dyn ExecutionPlan>) + Send + Sync;
 
 impl PlanObserver {
