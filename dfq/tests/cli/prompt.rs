@@ -113,6 +113,7 @@ fn the_prompt_completes_and_remembers() {
     let at = terminal.wait_for("| 3      |", at);
     // Several lines are one statement, and one entry of the history.
     terminal.type_keys("SELECT max(tip) AS high,\r  min(tip) AS low\rFROM 'trips.csv';\r");
+    let at = terminal.wait_for("| 3    | 3   |", at);
     let at = terminal.wait_for("Elapsed", at);
     terminal.type_keys("\\timing off\r");
     let at = terminal.wait_for("Timing is off.", at);

@@ -96,13 +96,14 @@ impl Terminal {
         without_sequences(&String::from_utf8_lossy(&self.shown.lock().unwrap()))
     }
 
-    /// Waits until the text from the byte `from` on contains `wanted`. Returns the number of bytes of all the text.
+    /// Waits until the text from the byte `from` on contains `wanted`. Returns the byte behind it: what follows may
+    /// have been shown already.
     pub(crate) fn wait_for(&self, wanted: &str, from: usize) -> usize {
         let started = Instant::now();
         loop {
             let text = self.text();
-            if text.get(from..).is_some_and(|new| new.contains(wanted)) {
-                return text.len();
+            if let Some(at) = text.get(from..).and_then(|new| new.find(wanted)) {
+                return from + at + wanted.len();
             }
             assert!(started.elapsed() < PATIENCE, "no '{wanted}' in:\n{text}");
             std::thread::sleep(Duration::from_millis(10));
