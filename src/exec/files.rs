@@ -8,8 +8,7 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// Part of an error message: the second read of the input found other rows than the first.
-pub(super) const CHANGED: &str = "the input changed between two reads of one query";
+pub(super) use crate::functions::CHANGED;
 
 /// The scan of files that a node is; `None` for any other node.
 pub(crate) fn file_scan(node: &dyn ExecutionPlan) -> Option<&FileScanConfig> {

@@ -39,6 +39,7 @@ mod planned_types;
 mod quantiles;
 mod replaced_window;
 mod reread;
+mod restored_views;
 mod round_memory;
 #[cfg(feature = "parquet")]
 mod row_source;
@@ -80,6 +81,8 @@ pub(crate) use pinned::{
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
+pub(crate) use reread::is_worth_two_reads;
+pub use restored_views::RestoredViewsExec;
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;

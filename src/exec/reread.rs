@@ -32,6 +32,7 @@ use super::row_source::RowSource;
 use super::statistics;
 use crate::config::ReadAgain;
 use crate::key::KeySpec;
+use crate::select::while_reading::LEAST_ROWS;
 
 /// An input that can be read again.
 #[derive(Debug, Clone)]
@@ -143,6 +144,16 @@ fn repeats(node: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
     };
     let input = *node.children().first()?;
     (repeats && node.fetch().is_none()).then_some(input)
+}
+
+/// Whether the rows of a plan can be read again, and to read them twice is likely to be better than to keep their values.
+pub(crate) fn is_worth_two_reads(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    allowed: ReadAgain,
+) -> bool {
+    let input = RereadableInput::of(plan, context, allowed).filter(|_| allowed != ReadAgain::Never);
+    input.is_some_and(|input| input.always || input.is_local() && input.rows >= LEAST_ROWS)
 }
 
 impl RereadableInput {

@@ -73,13 +73,16 @@ pub(crate) use names::FunctionName;
 pub use parsed::rewrite_calls;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use ranks::RankFunction;
-pub(crate) use shape::ShapeFunction;
+pub(crate) use shape::{ShapeFunction, TwoReads};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 pub(crate) use within_group::within_group;
 
 /// Name of the function that a user writes.
 pub(crate) const EXACT_QUANTILES: &str = "exact_quantiles";
+
+/// Part of an error message: the second read of the input found other rows than the first.
+pub(crate) const CHANGED: &str = "the input changed between two reads of one query";
 
 /// Name of Spark's function.
 pub(crate) const PERCENTILE: &str = "percentile";

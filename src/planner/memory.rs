@@ -12,7 +12,7 @@
 //!   AggregateExec: mode=Partial, aggr=[array_agg(x), ..]
 //! ```
 //! The partial states of `array_agg` are all its values. The partial step passes them on, and nobody reserves memory
-//! for them until the final step has taken them in.
+//! for them until the final step has taken them in. Sorts are changed by the rule of [`sorts`](super::sorts).
 
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ use datafusion::physical_plan::{
 };
 
 use super::call_spec::aggregate_call;
+use super::sorts::{SpillingSortsRule, is_large};
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, KeptViewsExec, PlainAggregate, ReservingWindowExec};
 
 /// The session with the rules of this module; `None` if memory has no limit, or the plan needs none of the rules.
@@ -42,11 +43,14 @@ use crate::exec::{ExecAggregate, GroupedQuantilesExec, KeptViewsExec, PlainAggre
 /// # Errors
 /// DataFusion's, for a plan that cannot be walked through.
 pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Result<Option<SessionState>> {
-    let limit = session.runtime_env().memory_pool.memory_limit();
-    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+    let (MemoryLimit::Finite(limit), Some(state)) = (
+        session.runtime_env().memory_pool.memory_limit(),
+        session.as_any().downcast_ref::<SessionState>(),
+    ) else {
         return Ok(None);
     };
-    if !matches!(limit, MemoryLimit::Finite(_)) || !keeps_rows(plan)? {
+    let partitions = state.config().target_partitions();
+    if !any_node(plan, |node| keeps_rows(node) || is_large(node, partitions, limit))? {
         return Ok(None);
     }
     let id = state.session_id().to_owned();
@@ -54,22 +58,17 @@ pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Re
     // First, before the rule that puts in exchanges: the operator needs none.
     let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
     built_in.insert(0, Arc::new(HostedAggregatesRule));
-    let builder = builder.with_physical_optimizer_rule(Arc::new(ReservingWindowsRule));
+    let builder = builder
+        .with_physical_optimizer_rule(Arc::new(SpillingSortsRule { limit }))
+        .with_physical_optimizer_rule(Arc::new(ReservingWindowsRule));
     Ok(Some(builder.build()))
 }
 
-/// Whether a plan has windows, or aggregates that keep all rows of their groups.
-fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
+/// Whether a node of a plan, or of its subqueries, is as `wanted` says.
+fn any_node(plan: &LogicalPlan, wanted: impl Fn(&LogicalPlan) -> bool) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
-        found = match node {
-            LogicalPlan::Window(_) => true,
-            LogicalPlan::Aggregate(aggregate) => {
-                let mut calls = aggregate.aggr_expr.iter().filter_map(aggregate_call);
-                calls.any(|call| call.func.inner().is::<ArrayAgg>())
-            }
-            _ => false,
-        };
+        found = wanted(node);
         Ok(if found {
             TreeNodeRecursion::Stop
         } else {
@@ -77,6 +76,18 @@ fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
         })
     })?;
     Ok(found)
+}
+
+/// Whether a node is one of windows, or of aggregates that keep all rows of their groups.
+fn keeps_rows(node: &LogicalPlan) -> bool {
+    match node {
+        LogicalPlan::Window(_) => true,
+        LogicalPlan::Aggregate(aggregate) => {
+            let mut calls = aggregate.aggr_expr.iter().filter_map(aggregate_call);
+            calls.any(|call| call.func.inner().is::<ArrayAgg>())
+        }
+        _ => false,
+    }
 }
 
 /// Replaces `WindowAggExec` by [`ReservingWindowExec`]. `BoundedWindowAggExec` stays, as it holds few rows, but for the bytes behind views

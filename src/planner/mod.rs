@@ -38,10 +38,12 @@ mod register;
 mod repeatable;
 mod rewrite;
 mod sort_limit;
+mod sorts;
 mod staged;
 mod staged_call;
 mod staged_node;
 mod swap;
+mod two_reads;
 mod windows;
 
 #[cfg(feature = "ballista")]

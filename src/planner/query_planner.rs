@@ -24,6 +24,7 @@ use super::memory::with_memory_rules;
 use super::ranks::bind_constants;
 use super::rewrite::{host_groups, rewrite};
 use super::staged::into_stages;
+use super::two_reads::in_two_reads;
 use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
@@ -200,9 +201,13 @@ impl QuantilesPlanner {
         let mut rewritten = replaced
             .transform_data(answer_exactly)?
             .transform_data(bind_constants)?
-            .transform_data(bind_quantiles)?
-            .transform_data(rewrite)?
-            .transform_data(bind_rows)?;
+            .transform_data(bind_quantiles)?;
+        if !self.staged && !self.wraps_another() {
+            let (plan, before) = (rewritten.data, rewritten.transformed);
+            rewritten = in_two_reads(plan, session).await?;
+            rewritten.transformed |= before;
+        }
+        rewritten = rewritten.transform_data(rewrite)?.transform_data(bind_rows)?;
         if self.staged {
             rewritten = rewritten.transform_data(|plan| into_stages(plan, options.strategy))?;
         }

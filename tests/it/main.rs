@@ -36,6 +36,7 @@ mod staged;
 mod streams;
 mod topk;
 mod topk_rows;
+mod two_reads;
 mod types;
 mod weights;
 mod while_reading;

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringViewArray};
+use datafusion::arrow::array::{
+    ArrayRef, Float64Array, Int64Array, RecordBatch, StringViewArray, StructArray,
+};
+use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::DataFusionError;
-use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
+use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, UnboundedMemoryPool};
 use datafusion::prelude::*;
 use tempfile::TempDir;
 
@@ -35,6 +38,14 @@ fn table(rows: i64) -> RecordBatch {
 fn limited(bytes: usize, partitions: usize, folder: &TempDir) -> SessionContext {
     session_on(
         runtime(Arc::new(GreedyMemoryPool::new(bytes)), folder.path()),
+        partitions,
+    )
+}
+
+/// A session in whose pool each operator that spills has the same share.
+fn fair(bytes: usize, partitions: usize, folder: &TempDir) -> SessionContext {
+    session_on(
+        runtime(Arc::new(FairSpillPool::new(bytes)), folder.path()),
         partitions,
     )
 }
@@ -135,6 +146,94 @@ async fn strings_that_a_window_over_frames_keeps_are_reserved() {
     );
     drop(error);
     all_is_given_back(&narrow).await;
+}
+
+/// Rows in no order: their number, a text of it, and both in a struct.
+fn texts_of(rows: i64) -> RecordBatch {
+    let numbers = Int64Array::from_iter_values((0..rows).map(|i| i * 7919 % rows));
+    let texts = numbers.iter().flatten().map(|i| match i % 9 {
+        0 => None,
+        _ => Some(format!("a value that is longer than a view {i}")),
+    });
+    let texts: ArrayRef = Arc::new(StringViewArray::from_iter(texts));
+    let numbers: ArrayRef = Arc::new(numbers);
+    let fields = vec![
+        (
+            Arc::new(Field::new("i", DataType::Int64, false)),
+            Arc::clone(&numbers),
+        ),
+        (
+            Arc::new(Field::new("s", DataType::Utf8View, true)),
+            Arc::clone(&texts),
+        ),
+    ];
+    let both: ArrayRef = Arc::new(StructArray::from(fields));
+    batch(vec![("i", numbers), ("s", texts), ("both", both)])
+}
+
+/// A sort with a limit holds its rows; where that is more than there is memory for, all rows are sorted on disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sorts_of_a_limited_session_go_to_disk() {
+    let folder = TempDir::new().unwrap();
+    let free = session_on(
+        runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
+        2,
+    );
+    let k = (1 << 20) + 1;
+    let first = format!("SELECT i, s, both FROM t ORDER BY i DESC LIMIT {k}");
+    let sums =
+        format!("SELECT count(*), sum(i), max(s), count(s), sum(both['i']), min(both['s']) FROM ({first})");
+    let table = texts_of(i64::from(k) + 99_999);
+    register(&free, "t", &table, 2, 8192);
+    let expected = rows(&free, &sums).await;
+    for partitions in [1, 2] {
+        let limited = fair(96 << 20, partitions, &folder);
+        let spare = "SET datafusion.execution.sort_spill_reservation_bytes = 1000000";
+        query(&limited, spare).await.unwrap();
+        register(&limited, "t", &table, partitions, 8192);
+        let plan = physical_plan(&limited, &first).await;
+        assert!(
+            plan.contains("RestoredViewsExec") && plan.contains("LocalLimitExec") && !plan.contains("TopK"),
+            "{plan}"
+        );
+        assert_eq!(rows(&limited, &sums).await, expected, "{partitions}");
+        let ran = rows_joined(&limited, &format!("EXPLAIN ANALYZE {first}")).await;
+        let mut sorts = ran.lines().filter(|line| line.contains("SortExec:"));
+        assert!(sorts.any(|line| !line.contains("spill_count=0,")), "{ran}");
+        // Few rows are held.
+        let few = "SELECT i, s FROM t ORDER BY i LIMIT 100";
+        let plan = physical_plan(&limited, few).await;
+        assert!(!plan.contains("RestoredViewsExec"), "{plan}");
+        assert_eq!(rows(&limited, few).await, rows(&free, few).await);
+        assert_nothing_left(&limited, folder.path(), "sorts");
+    }
+}
+
+/// Windows whose rows are sorted by strings, and carry others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strings_of_windows_are_sorted_without_views() {
+    let folder = TempDir::new().unwrap();
+    let free = session_on(
+        runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
+        3,
+    );
+    let limited = fair(256 << 20, 3, &folder);
+    for ctx in [&free, &limited] {
+        let spare = "SET datafusion.execution.sort_spill_reservation_bytes = 1000000";
+        query(ctx, spare).await.unwrap();
+        register(ctx, "t", &texts_of(200_003), 3, 1024);
+    }
+    for sql in [
+        "SELECT i, s, count(*) OVER (PARTITION BY s), max(s) OVER (PARTITION BY i % 1000) FROM t ORDER BY i",
+        "SELECT i, both, sum(i) OVER (PARTITION BY i % 500), exact_quantiles(s, 0.5) OVER (PARTITION BY i % 500) FROM t ORDER BY i",
+        "SELECT i, lag(s) OVER (ORDER BY s, i), row_number() OVER (ORDER BY s DESC, i) FROM t ORDER BY i",
+    ] {
+        let plan = physical_plan(&limited, sql).await;
+        assert!(plan.contains("RestoredViewsExec"), "{plan}");
+        assert!(!physical_plan(&free, sql).await.contains("RestoredViewsExec"));
+        assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
+    }
+    assert_nothing_left(&limited, folder.path(), "windows");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, Int64Array};
 use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::util::display::array_value_to_string;
+use datafusion::execution::session_state::SessionState;
 use datafusion::prelude::*;
 use datafusion_quantiles::expr_fn::{
     greatest_values, histogram_equi_depth, histogram_equi_width, least_values, mad, mode, top_values,
@@ -147,8 +148,17 @@ fn table(case: &Case, x: &ArrayRef) -> datafusion::arrow::array::RecordBatch {
 
 /// The sessions in which every answer must be the same.
 pub(crate) fn sessions(case: &Case, x: &ArrayRef) -> Vec<(&'static str, SessionContext)> {
+    let twice = session(case.partitions);
+    let set = |state: &mut SessionState| {
+        state
+            .config_mut()
+            .options_mut()
+            .set("quantiles.read_again", "always")
+    };
+    set(&mut twice.state_ref().write()).unwrap();
     let sessions = vec![
         ("operators", session(case.partitions)),
+        ("two reads", twice),
         ("one partition", session(1)),
         ("aggregates", ordinary()),
         ("stages", staged_session(case.partitions)),

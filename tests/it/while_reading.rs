@@ -26,7 +26,7 @@ fn columns(pattern: Pattern) -> RecordBatch {
 }
 
 /// Writes `rows` as Parquet files of at most `rows_each` rows, in pages of about 1000 rows, and registers them as the table `files`.
-async fn parquet(ctx: &SessionContext, rows: &RecordBatch, rows_each: usize, folder: &Path) {
+pub(crate) async fn parquet(ctx: &SessionContext, rows: &RecordBatch, rows_each: usize, folder: &Path) {
     for start in (0..rows.num_rows()).step_by(rows_each) {
         let path = folder.join(format!("{start:06}.parquet"));
         let slice = rows.slice(start, rows_each.min(rows.num_rows() - start));

@@ -48,6 +48,19 @@ pub(crate) fn check_arguments(sql_name: ShapeName, args: &[Expr]) -> Result<()> 
     read(sql_name, &values).map(drop)
 }
 
+/// The constants of a call in a plan; `None` if one has no value yet.
+///
+/// # Errors
+/// Those of [`check_arguments`].
+pub(super) fn constants_of(sql_name: ShapeName, args: &[Expr]) -> Result<Option<Constants>> {
+    let values = args
+        .iter()
+        .skip(1)
+        .map(constant)
+        .collect::<Result<Option<Vec<_>>>>()?;
+    values.map(|values| read(sql_name, &values)).transpose()
+}
+
 /// Checks that a function takes `DISTINCT`, if the call has it.
 ///
 /// # Errors

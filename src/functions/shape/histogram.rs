@@ -41,10 +41,16 @@ pub(super) struct Bins<E> {
 }
 
 impl<E> Bins<E> {
-    fn push(&mut self, low: E, high: E, count: u64) {
+    pub(super) fn push(&mut self, low: E, high: E, count: u64) {
         self.lows.push(low);
         self.highs.push(high);
         self.counts.push(count);
+    }
+
+    /// Ends the bins of a group.
+    pub(super) fn end(&mut self) {
+        let before: usize = self.lengths.iter().sum();
+        self.lengths.push(self.counts.len() - before);
     }
 
     /// The bins as lists, from the arrays of their edges.
@@ -56,6 +62,25 @@ impl<E> Bins<E> {
     }
 }
 
+impl Bins<KeyBits> {
+    /// The bins as lists, whose edges have the type of `spec`.
+    ///
+    /// # Errors
+    /// Those of making arrays.
+    pub(super) fn array(self, spec: &KeySpec) -> Result<ArrayRef> {
+        let (low, high) = (spec.to_array(&self.lows)?, spec.to_array(&self.highs)?);
+        self.lists(low, high)
+    }
+}
+
+/// The upper edges of bins with about the same number of values each, of which those are left out that would be equal: the values of ascending
+/// ranks.
+pub(super) fn edges_of_equal_depth(edges: &[KeyBits]) -> Vec<KeyBits> {
+    let mut edges = edges.to_vec();
+    edges.dedup();
+    edges
+}
+
 /// Bins with about the same number of values each, at most so many.
 #[derive(Debug)]
 pub(super) struct EquiDepth(pub(super) usize);
@@ -64,7 +89,7 @@ impl<C: InOrder> Asked<C> for EquiDepth {
     type Answers = Bins<C::Item>;
 
     fn answer(&self, _: &C::Spec, sorted: &Sorted<'_, C>, answers: &mut Self::Answers) -> Result<()> {
-        let (n, values, start) = (sorted.n(), sorted.values(), answers.counts.len());
+        let (n, values) = (sorted.n(), sorted.values());
         // More bins than values have no more edges.
         let bins = n.min(self.0 as u64);
         let (mut low, mut before) = (None, 0);
@@ -79,7 +104,7 @@ impl<C: InOrder> Asked<C> for EquiDepth {
             answers.push(low.unwrap_or(sorted.at(1)?), high, through - before);
             (low, before) = (Some(high), through);
         }
-        answers.lengths.push(answers.counts.len() - start);
+        answers.end();
         Ok(())
     }
 
@@ -130,68 +155,112 @@ impl EquiWidth {
         })
     }
 
-    /// Number of values at or below an edge.
-    fn through<K: Key>(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>, edge: KeyBits) -> Result<u64> {
-        let result = &self.between.result;
-        if spec.data_type() == result.data_type() {
-            return Ok(sorted.count_while(|item| key_of(item) <= edge));
+    /// The upper edges of all bins, from the least and the greatest value, ascending.
+    fn edges(&self, spec: &KeySpec, ends: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
+        let bins = self.bins as u64;
+        let mut edges = Vec::with_capacity(self.bins);
+        let mut low = self.between.part(spec, ends, 0, 1)?;
+        for bin in 1..=bins {
+            // Rounding never turns edges around.
+            low = self.between.part(spec, ends, bin, bins)?.max(low);
+            edges.push(low);
         }
-        let (unit, edge) = match result.data_type() {
-            // Of integers: those up to the edge are those up to the integer below it.
-            DataType::Float64 => (1, float(result, edge)?.floor() as i128),
-            // Of dates in days, and the edge in milliseconds.
-            _ if *spec.data_type() == DataType::Date32 => (86_400_000, result.integer(edge)),
-            _ => (1, result.integer(edge)),
-        };
-        Ok(sorted.count_while(|item| spec.integer(key_of(item)) * unit <= edge))
+        Ok(edges)
     }
 
-    /// The least and the greatest value, which are finite.
-    fn ends<K: Key>(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>) -> Result<[KeyBits; 2]> {
-        let ends = [key_at(sorted, 1)?, key_at(sorted, sorted.n())?];
-        for end in ends.iter().filter_map(|end| spec.float(*end)) {
-            if !end.is_finite() {
-                return exec_err!(
-                    "histogram 'equi-width': there is no width up to {end}: filter such values, or use 'equi-depth'"
-                );
+    /// The greatest key of each bin but the last one, from the least and the greatest value. An empty bin has that of the bin before it.
+    ///
+    /// # Errors
+    /// An execution error for ends that are not finite.
+    pub(super) fn tops(&self, spec: &KeySpec, ends: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
+        check_finite(spec, ends)?;
+        let mut edges = self.edges(spec, ends)?;
+        edges.pop();
+        edges.into_iter().map(|edge| self.top(spec, ends, edge)).collect()
+    }
+
+    /// The greatest key between two ends that an edge is not below; one less the first end if there is none.
+    fn top(&self, spec: &KeySpec, ends: [KeyBits; 2], edge: KeyBits) -> Result<KeyBits> {
+        let result = &self.between.result;
+        if spec.data_type() == result.data_type() {
+            return Ok(edge);
+        }
+        let floor = match result.data_type() {
+            // Of integers: those up to the edge are those up to the integer below it.
+            DataType::Float64 => float(result, edge)?.floor() as i128,
+            // Of dates in days, and the edge in milliseconds.
+            _ if *spec.data_type() == DataType::Date32 => result.integer(edge).div_euclid(86_400_000),
+            _ => result.integer(edge),
+        };
+        let [least, greatest] = ends.map(|end| spec.integer(end));
+        Ok(match floor {
+            // An edge that was rounded down.
+            floor if floor < least => ends[0].saturating_sub(1),
+            floor => spec.integer_key(floor.min(greatest)),
+        })
+    }
+
+    /// Adds the bins of a group between its ends. `through`: numbers of values up to the edges of all bins.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn bins(
+        &self,
+        spec: &KeySpec,
+        ends: [KeyBits; 2],
+        through: &[u64],
+        answers: &mut Bins<KeyBits>,
+    ) -> Result<()> {
+        let (mut low, mut before) = (self.between.part(spec, ends, 0, 1)?, 0);
+        let edges = self.edges(spec, ends)?;
+        for (bin, (high, through)) in (1..).zip(edges.into_iter().zip(through)) {
+            let is_empty = high == low && (bin < self.bins || *through == before);
+            if !is_empty {
+                answers.push(low, high, through - before);
+                (low, before) = (high, *through);
             }
         }
-        Ok(ends)
+        answers.end();
+        Ok(())
     }
+
+    /// The bins as lists.
+    ///
+    /// # Errors
+    /// Those of making arrays.
+    pub(super) fn array(&self, answers: Bins<KeyBits>) -> Result<ArrayRef> {
+        answers.array(&self.between.result)
+    }
+}
+
+/// Checks that the least and the greatest value have a distance.
+fn check_finite(spec: &KeySpec, ends: [KeyBits; 2]) -> Result<()> {
+    for end in ends.iter().filter_map(|end| spec.float(*end)) {
+        if !end.is_finite() {
+            return exec_err!(
+                "histogram 'equi-width': there is no width up to {end}: filter such values, or use 'equi-depth'"
+            );
+        }
+    }
+    Ok(())
 }
 
 impl<K: Key> Asked<Vec<K>> for EquiWidth {
     type Answers = Bins<KeyBits>;
 
     fn answer(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>, answers: &mut Self::Answers) -> Result<()> {
-        let (n, start, bins) = (sorted.n(), answers.counts.len(), self.bins as u64);
-        if n == 0 {
-            answers.lengths.push(0);
+        if sorted.n() == 0 {
+            answers.end();
             return Ok(());
         }
-        let ends = self.ends(spec, sorted)?;
-        let (mut low, mut before) = (self.between.part(spec, ends, 0, 1)?, 0);
-        for bin in 1..=bins {
-            // Rounding never turns edges around.
-            let high = self.between.part(spec, ends, bin, bins)?.max(low);
-            let through = if bin == bins {
-                n
-            } else {
-                self.through(spec, sorted, high)?
-            };
-            let is_empty = high == low && (bin < bins || through == before);
-            if !is_empty {
-                answers.push(low, high, through - before);
-                (low, before) = (high, through);
-            }
-        }
-        answers.lengths.push(answers.counts.len() - start);
-        Ok(())
+        let ends = [key_at(sorted, 1)?, key_at(sorted, sorted.n())?];
+        let tops = self.tops(spec, ends)?.into_iter();
+        let through = tops.map(|top| sorted.count_while(|item| key_of(item) <= top));
+        let through: Vec<u64> = through.chain([sorted.n()]).collect();
+        self.bins(spec, ends, &through, answers)
     }
 
     fn finish(&self, _: &KeySpec, _: &Vec<K>, answers: Self::Answers) -> Result<ArrayRef> {
-        let low = self.between.result.to_array(&answers.lows)?;
-        let high = self.between.result.to_array(&answers.highs)?;
-        answers.lists(low, high)
+        self.array(answers)
     }
 }

@@ -17,6 +17,7 @@ use super::sorted::Sorted;
 use crate::kernel::cpu::exact_sum::{ExactSum, integer_mean};
 use crate::key::{Key, KeyBits, KeySpec};
 use crate::quantile::Quantile;
+use crate::wire::{Message, Reader, put};
 
 /// The question for a mean without the ends.
 #[derive(Debug)]
@@ -25,8 +26,7 @@ pub(super) struct RobustMean {
     share: Quantile,
     /// Whether the ends are replaced by what is next to them.
     is_winsorized: bool,
-    result: KeySpec,
-    kind: NumberKind,
+    mean: ExactMean,
 }
 
 impl RobustMean {
@@ -35,8 +35,7 @@ impl RobustMean {
         Self {
             share,
             is_winsorized,
-            kind: NumberKind::of(spec, &result),
-            result,
+            mean: ExactMean::new(spec, result),
         }
     }
 
@@ -67,25 +66,97 @@ impl RobustMean {
 
     /// The key of the answer of a group that has values.
     fn mean<K: Key>(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>) -> Result<KeyBits> {
-        if self.kind == NumberKind::Floats {
-            let (mut sum, mut failed) = (ExactSum::default(), None);
-            let n = self.for_each_counted(sorted, |key, copies| match float(spec, key) {
-                Ok(value) => sum.add(value, copies),
-                Err(error) => failed = Some(error),
-            });
-            return match failed {
-                Some(error) => Err(error),
-                None => Ok(self.result.float_key(sum.mean(n))),
-            };
+        let (mut sum, mut failed) = (Sum::default(), None);
+        let n = self.for_each_counted(sorted, |key, copies| {
+            if let Err(error) = self.mean.add(&mut sum, spec, key, copies) {
+                failed = Some(error);
+            }
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => self.mean.of(&sum, n),
         }
-        let mut sum = IntegerSum::default();
-        let n = self.for_each_counted(sorted, |key, copies| sum.add(spec.integer(key), copies));
+    }
+}
+
+/// Means of a column, from exact sums.
+#[derive(Debug)]
+pub(super) struct ExactMean {
+    pub(super) result: KeySpec,
+    kind: NumberKind,
+}
+
+impl ExactMean {
+    /// Means of values of a type, as numbers of another.
+    pub(super) fn new(spec: &KeySpec, result: KeySpec) -> Self {
+        Self {
+            kind: NumberKind::of(spec, &result),
+            result,
+        }
+    }
+
+    /// Adds a value `copies` times to a sum.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn add(&self, sum: &mut Sum, spec: &KeySpec, key: KeyBits, copies: u64) -> Result<()> {
+        match self.kind {
+            NumberKind::Floats => sum.floats.add(float(spec, key)?, copies),
+            _ => sum.integers.add(spec.integer(key), copies),
+        }
+        Ok(())
+    }
+
+    /// The key of the mean of `n` values, which is not 0.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn of(&self, sum: &Sum, n: u64) -> Result<KeyBits> {
         Ok(match self.kind {
+            NumberKind::Floats => self.result.float_key(sum.floats.mean(n)),
             NumberKind::Units => {
                 let n = i256::from_i128(n.into());
-                self.result.integer_key(rounded(sum.total(), n)?)
+                self.result.integer_key(rounded(sum.integers.total(), n)?)
             }
-            _ => self.result.float_key(integer_mean(sum.small, n)),
+            NumberKind::Integers => self.result.float_key(integer_mean(sum.integers.small, n)),
+        })
+    }
+}
+
+/// An exact sum, of floating-point numbers or of integers.
+#[derive(Debug, Default)]
+pub(super) struct Sum {
+    floats: ExactSum,
+    integers: IntegerSum,
+}
+
+impl Sum {
+    /// Adds another sum.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.floats.merge(other.floats);
+        let IntegerSum { small, large } = other.integers;
+        self.integers.add(small, 1);
+        self.integers.large = self.integers.large.wrapping_add(large);
+    }
+}
+
+impl Message for Sum {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.floats.write(out);
+        let (low, high) = self.integers.large.to_parts();
+        [self.integers.small as u128, low, high as u128]
+            .into_iter()
+            .for_each(|part| put(out, part));
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let floats = ExactSum::read(input)?;
+        let mut part = || input.number::<u128>("sum");
+        let (small, low, high) = (part()? as i128, part()?, part()? as i128);
+        let large = i256::from_parts(low, high);
+        Ok(Self {
+            floats,
+            integers: IntegerSum { small, large },
         })
     }
 }
@@ -126,6 +197,6 @@ impl<K: Key> Asked<Vec<K>> for RobustMean {
     }
 
     fn finish(&self, _: &KeySpec, _: &Vec<K>, answers: Numbers) -> Result<ArrayRef> {
-        answers.finish(&self.result)
+        answers.finish(&self.mean.result)
     }
 }

@@ -24,8 +24,10 @@ mod name;
 mod number;
 mod plan;
 mod sorted;
+mod two_reads;
 
 pub(crate) use self::call::check_arguments;
 pub(crate) use self::function::{ShapeFunction, shape, shape_aggregates};
 pub(crate) use self::name::ShapeName;
 pub(crate) use self::plan::plan_call;
+pub(crate) use self::two_reads::TwoReads;

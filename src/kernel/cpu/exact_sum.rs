@@ -7,6 +7,10 @@
 //! ```
 //! A limb has 64 bits for a digit of 32, so that carries wait until 2^30 numbers were added.
 
+use datafusion::common::Result;
+
+use crate::wire::{Message, Reader, put};
+
 /// Bits of a digit.
 const DIGIT: u32 = 32;
 
@@ -82,6 +86,19 @@ impl ExactSum {
         }
     }
 
+    /// Adds another sum.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        self.carry();
+        other.carry();
+        for (limb, other) in self.limbs.iter_mut().zip(other.limbs) {
+            *limb += other;
+        }
+        if let Some(other) = other.special {
+            self.special = Some(self.special.unwrap_or(0.0) + other);
+        }
+        self.pending = 1;
+    }
+
     /// The sum divided by `count`, which is not 0, rounded once. NaN for numbers of which one is NaN, or that have both infinities.
     pub(crate) fn mean(&self, count: u64) -> f64 {
         if let Some(special) = self.special {
@@ -109,6 +126,28 @@ impl ExactSum {
         let exponent = DIGIT as i32 * (top as i32 - 3) - shift as i32 + LEAST;
         let mean = quotient(first, behind, exponent, count);
         if is_negative { -mean } else { mean }
+    }
+}
+
+impl Message for ExactSum {
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut sum = self.clone();
+        sum.carry();
+        sum.limbs.iter().for_each(|limb| put(out, *limb as u64));
+        put(out, u64::from(self.special.is_some()));
+        put(out, self.special.unwrap_or(0.0).to_bits());
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let mut sum = Self::default();
+        let last = LIMBS - 1;
+        for limb in &mut sum.limbs[..last] {
+            *limb = input.number::<u32>("digit of a sum")?.into();
+        }
+        sum.limbs[last] = input.number::<u64>("digit of a sum")? as i64;
+        let (is_special, bits) = (input.flag("flag of a sum")?, input.number("sum")?);
+        sum.special = is_special.then_some(f64::from_bits(bits));
+        Ok(sum)
     }
 }
 

@@ -1,0 +1,280 @@
+//! Histograms in two reads: the first finds the edges, the second the bin of each value.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, ListArray, UInt32Array, UInt64Array};
+use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, UInt32Type, UInt64Type};
+use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDFImpl, ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+};
+
+use super::argument::first_value;
+use crate::functions::shape::histogram::{Bins, EquiWidth, edges_of_equal_depth};
+use crate::key::{Key, KeyBits, KeySpec, Width, with_key};
+
+/// What the bins of a histogram have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// About the same number of values; the first read gives their edges.
+    Depth,
+    /// The same width; the first read gives the least and the greatest value.
+    Width,
+}
+
+/// Bins of a column.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Binning {
+    pub(super) kind: Kind,
+    /// Most bins.
+    pub(super) bins: usize,
+    /// The type of the values.
+    pub(super) x: DataType,
+}
+
+impl Binning {
+    /// The keys of the edges that the first read gives, ascending; empty if it found no values.
+    fn found(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
+        let mut keys = Vec::new();
+        for value in first {
+            let value = value.to_array()?;
+            let value = match value.as_list_opt::<i32>() {
+                Some(list) if list.is_null(0) => continue,
+                Some(list) => list.value(0),
+                None => value,
+            };
+            if value.null_count() == 0 {
+                keys.extend(KeySpec::try_new(&self.x)?.keys(value.as_ref())?);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The greatest key of each bin but the last one, from the values of the first read.
+    fn tops(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
+        let found = self.found(first)?;
+        let spec = KeySpec::try_new(&self.x)?;
+        match (self.kind, found.as_slice()) {
+            (_, []) => Ok(Vec::new()),
+            (Kind::Depth, [_, edges @ ..]) => {
+                let mut tops = edges_of_equal_depth(edges);
+                tops.pop();
+                Ok(tops)
+            }
+            (Kind::Width, [least, greatest]) => {
+                EquiWidth::try_new(&spec, self.bins)?.tops(&spec, [*least, *greatest])
+            }
+            _ => internal_err!("{} edges", found.len()),
+        }
+    }
+
+    /// The histogram, from the values of the first read and the numbers of values in the bins.
+    pub(super) fn histogram(&self, first: &[ScalarValue], counts: &ScalarValue) -> Result<ArrayRef> {
+        let (found, spec) = (self.found(first)?, KeySpec::try_new(&self.x)?);
+        let counts = counts.to_array()?;
+        let counts = counts.as_list::<i32>().value(0);
+        let mut counts = counts.as_primitive::<UInt64Type>().values().to_vec();
+        let through = |counts: &mut [u64]| {
+            let mut sum = 0;
+            counts.iter_mut().for_each(|count| {
+                sum += *count;
+                *count = sum;
+            });
+        };
+        let mut answers = Bins::<KeyBits>::default();
+        match (self.kind, found.as_slice()) {
+            (Kind::Width, found) => {
+                let wide = EquiWidth::try_new(&spec, self.bins)?;
+                counts.resize(self.bins, 0);
+                through(&mut counts);
+                match found {
+                    [least, greatest] => wide.bins(&spec, [*least, *greatest], &counts, &mut answers)?,
+                    _ => answers.end(),
+                }
+                wide.array(answers)
+            }
+            (Kind::Depth, found) => {
+                if let [least, edges @ ..] = found {
+                    let mut low = *least;
+                    for (high, count) in edges_of_equal_depth(edges).into_iter().zip(counts) {
+                        answers.push(low, high, count);
+                        low = high;
+                    }
+                }
+                answers.end();
+                answers.array(&spec)
+            }
+        }
+    }
+}
+
+/// `bin_of(x, ..)`: the number of the bin that holds `x`, from 0. The other arguments are the values of the first read.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct BinOf {
+    binning: Binning,
+    signature: Signature,
+}
+
+impl BinOf {
+    pub(super) fn new(binning: Binning) -> Self {
+        Self {
+            binning,
+            signature: Signature::variadic_any(Volatility::Immutable),
+        }
+    }
+}
+
+/// The bin of each key: the number of tops that lie below it.
+fn bins_of<K: Key>(spec: &KeySpec, x: &ArrayRef, tops: &[KeyBits]) -> Result<Vec<u32>> {
+    let tops: Vec<K> = tops.iter().map(|top| K::from_bits(*top)).collect();
+    let mut keys = Vec::new();
+    spec.append_keys::<K>(x.as_ref(), &mut keys)?;
+    let bin = |key: &K| tops.partition_point(|top| top < key) as u32;
+    Ok(keys.iter().map(bin).collect())
+}
+
+impl ScalarUDFImpl for BinOf {
+    fn name(&self) -> &str {
+        "bin_of"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
+        Ok(DataType::UInt32)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let Some((x, first)) = args.args.split_first() else {
+            return internal_err!("{} without values", self.name());
+        };
+        let x = x.to_array(args.number_rows)?;
+        let first = first.iter().map(first_value).collect::<Result<Vec<_>>>()?;
+        let spec = KeySpec::try_new(&self.binning.x)?;
+        let tops = self.binning.tops(&first)?;
+        // Keys of what is there, and NULL in between.
+        let dense = crate::key::dense(x.as_ref(), None)?;
+        let bins = with_key!(spec.width(), K => bins_of::<K>(&spec, dense.as_ref().unwrap_or(&x), &tops)?);
+        let bins = match &dense {
+            None => UInt32Array::from(bins),
+            Some(_) => {
+                let (nulls, mut bins) = (x.logical_nulls(), bins.into_iter());
+                let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
+                (0..x.len())
+                    .map(|row| if is_null(row) { None } else { bins.next() })
+                    .collect()
+            }
+        };
+        Ok(ColumnarValue::Array(Arc::new(bins)))
+    }
+}
+
+/// `counts_of(bin)`: a list of how often each of the numbers 0, 1, .. occurs, up to the greatest one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct CountsOf {
+    signature: Signature,
+}
+
+impl Default for CountsOf {
+    fn default() -> Self {
+        Self {
+            signature: Signature::exact(vec![DataType::UInt32], Volatility::Immutable),
+        }
+    }
+}
+
+/// The type of a list of counts.
+fn counts_type() -> DataType {
+    DataType::new_list(DataType::UInt64, true)
+}
+
+impl AggregateUDFImpl for CountsOf {
+    fn name(&self) -> &str {
+        "counts_of"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
+        Ok(counts_type())
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let name = format_state_name(args.name, "counts");
+        Ok(vec![Field::new(name, counts_type(), true).into()])
+    }
+
+    fn accumulator(&self, _args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(Counted(Vec::new())))
+    }
+}
+
+#[derive(Debug)]
+struct Counted(Vec<u64>);
+
+impl Counted {
+    fn add(&mut self, bin: usize, count: u64) {
+        if bin >= self.0.len() {
+            self.0.resize(bin + 1, 0);
+        }
+        self.0[bin] += count;
+    }
+}
+
+impl Accumulator for Counted {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let Some(bins) = values
+            .first()
+            .and_then(|bins| bins.as_primitive_opt::<UInt32Type>())
+        else {
+            return internal_err!("counts_of of values that are no bins");
+        };
+        if bins.null_count() > 0 {
+            bins.iter().flatten().for_each(|bin| self.add(bin as usize, 1));
+            return Ok(());
+        }
+        let most = bins.values().iter().max().map_or(0, |most| *most as usize + 1);
+        self.0.resize(self.0.len().max(most), 0);
+        bins.values().iter().for_each(|bin| self.0[*bin as usize] += 1);
+        Ok(())
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let counts = Arc::new(UInt64Array::from(self.0.clone()));
+        let offsets = OffsetBuffer::from_lengths([counts.len()]);
+        let field = Arc::new(Field::new_list_field(DataType::UInt64, true));
+        Ok(ScalarValue::List(Arc::new(ListArray::try_new(
+            field, offsets, counts, None,
+        )?)))
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.0.capacity() * size_of::<u64>()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Ok(vec![self.evaluate()?])
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let Some(lists) = states.first().and_then(|states| states.as_list_opt::<i32>()) else {
+            return internal_err!("states of counts_of that are no lists");
+        };
+        for list in lists.iter().flatten() {
+            let Some(counts) = list.as_primitive_opt::<UInt64Type>() else {
+                return internal_err!("states of counts_of that are no counts");
+            };
+            for (bin, count) in counts.values().iter().enumerate() {
+                self.add(bin, *count);
+            }
+        }
+        Ok(())
+    }
+}

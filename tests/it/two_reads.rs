@@ -1,0 +1,121 @@
+//! Spreads and means of ungrouped values in two reads of them: the same answers, in memory that does not grow with the values.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::DataFusionError;
+use tempfile::TempDir;
+
+use quantiles_testing::patterns::Pattern;
+use quantiles_testing::*;
+
+use crate::while_reading::parquet;
+
+/// The name of the operator that runs the first read.
+const FIRST_READ: &str = "ScalarSubqueryExec";
+
+fn columns(rows: usize) -> RecordBatch {
+    let words = Pattern::Random.words(rows, 7);
+    let i = Int64Array::from_iter(words.iter().map(|word| (word % 13 != 0).then_some(*word)));
+    let f = Float64Array::from_iter_values(words.iter().map(|word| match word % 50 {
+        0 => f64::NAN,
+        1 => f64::INFINITY,
+        2 => f64::NEG_INFINITY,
+        3 => -0.0,
+        _ => (*word >> 20) as f64 / 3.0,
+    }));
+    let g = Int64Array::from_iter_values(words.iter().map(|word| word.rem_euclid(7)));
+    batch(vec![
+        ("i", Arc::new(i) as ArrayRef),
+        ("f", Arc::new(f)),
+        ("g", Arc::new(g)),
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_those_of_values_that_are_held() {
+    let statements = [
+        "SELECT mad(i), trimmed_mean(i, 0.1), winsorized_mean(f, 0.05), mad(f), mad(g) FROM ",
+        "SELECT mad(i) FILTER (WHERE g > 3) AS d, trimmed_mean(f, 0.2) FILTER (WHERE f > 0), count(*), sum(g) FROM ",
+        "SELECT exact_quantiles(i, 0.5), mad(i + g), mode(g), trimmed_mean(i, 0.123456789) FROM ",
+        "SELECT mad(i) + 1 AS m, trimmed_mean(f, 0) > 0, mad(DISTINCT g) FROM ",
+        "SELECT trimmed_mean(i, 0.25), trimmed_mean(i, 0.25) FILTER (WHERE g < 0) FROM ",
+    ];
+    let ctx = session(3);
+    let rows_of_table = columns(30_000);
+    register(&ctx, "held", &rows_of_table, 3, 5000);
+    let folder = TempDir::new().unwrap();
+    parquet(&ctx, &rows_of_table, 10_000, folder.path()).await;
+    for statement in statements {
+        for table in [
+            "held",
+            "files",
+            "files WHERE g <> 5",
+            "(SELECT i, f, g FROM files WHERE i IS NULL)",
+            "files WHERE g > 100",
+        ] {
+            let sql = format!("{statement}{table}");
+            set(&ctx, "read_again", "never").await;
+            let expected = rows(&ctx, &sql).await;
+            assert!(!physical_plan(&ctx, &sql).await.contains(FIRST_READ), "{sql}");
+            set(&ctx, "read_again", "always").await;
+            assert_eq!(rows(&ctx, &sql).await, expected, "{sql}");
+            assert!(physical_plan(&ctx, &sql).await.contains(FIRST_READ), "{sql}");
+        }
+    }
+    // Deeper in a statement, and twice.
+    let nested = "SELECT g FROM held WHERE i > (SELECT mad(i) FROM held) UNION ALL SELECT CAST(trimmed_mean(i, 0.1) AS BIGINT) FROM files";
+    let sql = format!("SELECT count(*), sum(g) FROM ({nested})");
+    set(&ctx, "read_again", "never").await;
+    let expected = rows(&ctx, &sql).await;
+    set(&ctx, "read_again", "always").await;
+    assert_eq!(rows(&ctx, &sql).await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_again_is_held() {
+    let ctx = session(2);
+    register(&ctx, "held", &columns(5000), 2, 1000);
+    for (sql, option, is_read_twice) in [
+        ("SELECT mad(i) FROM held", "always", true),
+        ("SELECT mad(i) FROM held", "auto", false),
+        ("SELECT mad(i) FROM held GROUP BY g", "always", false),
+        ("SELECT mad(DISTINCT i) FROM held", "always", false),
+        ("SELECT mad(i * random()) FROM held", "always", false),
+        ("SELECT mad(i) FROM held WHERE random() < 0.5", "always", false),
+        (
+            "SELECT mad(i) FROM (SELECT i FROM held LIMIT 4000)",
+            "always",
+            false,
+        ),
+        ("SELECT mad(i) OVER () FROM held", "always", false),
+    ] {
+        set(&ctx, "read_again", option).await;
+        let plan = physical_plan(&ctx, sql).await;
+        assert_eq!(plan.contains(FIRST_READ), is_read_twice, "{sql}\n{plan}");
+        query(&ctx, sql).await.unwrap();
+    }
+}
+
+/// 24 MB of values in a pool of 16 MB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_that_are_read_twice_need_no_memory() {
+    let sql = "SELECT mad(i), trimmed_mean(i, 0.1), winsorized_mean(f, 0.1) FROM held";
+    let table = columns(3_000_000);
+    let free = session(2);
+    register(&free, "held", &table, 2, 8192);
+    set(&free, "read_again", "never").await;
+    let expected = rows(&free, sql).await;
+    let ctx = limited(16, 2);
+    register(&ctx, "held", &table, 2, 8192);
+    assert_eq!(rows(&ctx, sql).await, expected);
+    set(&ctx, "read_again", "never").await;
+    let error = query(&ctx, sql).await.unwrap_err();
+    assert!(
+        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+        "{error}"
+    );
+    drop(error);
+    all_is_given_back(&ctx).await;
+}
