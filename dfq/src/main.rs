@@ -21,6 +21,7 @@ mod serve;
 mod sql;
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -107,7 +108,25 @@ impl Command {
             Command::Cluster(_) | Command::Scheduler(_) => false,
         }
     }
+
+    /// Threads that queries are to run on, where their memory has a limit and they run in fewer partitions than there are cores: each thread
+    /// keeps memory for itself that others freed. `None`: one for each core.
+    fn threads(&self) -> Option<usize> {
+        let session = match self {
+            Command::Sql(args) => &args.session,
+            Command::Demo(args) => &args.session,
+            Command::Profile(args) => &args.session,
+            Command::Explain(args) => &args.session,
+            _ => return None,
+        };
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let wanted = session.limited_partitions()?.get().max(FEWEST_THREADS);
+        (wanted < cores && std::env::var_os("TOKIO_WORKER_THREADS").is_none()).then_some(wanted)
+    }
 }
+
+/// Fewest threads of a runtime: one that waits must not hold up all others.
+const FEWEST_THREADS: usize = 2;
 
 /// Stack of each thread: plans of many joins are planned and decoded recursively.
 const STACK: usize = 32 << 20;
@@ -134,11 +153,11 @@ fn main() -> ExitCode {
     if cli.command.limits_memory() {
         allocator::hold_little();
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_stack_size(STACK)
-        .build()
-    {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = cli.command.threads() {
+        builder.worker_threads(threads);
+    }
+    let runtime = match builder.enable_all().thread_stack_size(STACK).build() {
         Ok(runtime) => runtime,
         Err(error) => return End::error(format!("cannot start the runtime: {error}")).report(),
     };

@@ -76,6 +76,7 @@ pub(crate) use ranks::RankFunction;
 pub(crate) use shape::{ShapeFunction, TwoReads};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
+pub(crate) use weighted::{ROW, WeightedReads};
 pub(crate) use within_group::within_group;
 
 /// Name of the function that a user writes.

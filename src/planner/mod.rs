@@ -44,6 +44,7 @@ mod staged_call;
 mod staged_node;
 mod swap;
 mod two_reads;
+mod weighted_reads;
 mod windows;
 
 #[cfg(feature = "ballista")]

@@ -200,14 +200,16 @@ impl QuantilesPlanner {
         };
         let mut rewritten = replaced
             .transform_data(answer_exactly)?
-            .transform_data(bind_constants)?
-            .transform_data(bind_quantiles)?;
+            .transform_data(bind_constants)?;
         if !self.staged && !self.wraps_another() {
             let (plan, before) = (rewritten.data, rewritten.transformed);
             rewritten = in_two_reads(plan, session).await?;
             rewritten.transformed |= before;
         }
-        rewritten = rewritten.transform_data(rewrite)?.transform_data(bind_rows)?;
+        rewritten = rewritten
+            .transform_data(bind_quantiles)?
+            .transform_data(rewrite)?
+            .transform_data(bind_rows)?;
         if self.staged {
             rewritten = rewritten.transform_data(|plan| into_stages(plan, options.strategy))?;
         }

@@ -15,11 +15,10 @@ use std::sync::Arc;
 
 use datafusion::catalog::Session;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, Result, Spans, internal_err};
+use datafusion::common::{Column, Result, ScalarValue, internal_err};
 use datafusion::execution::SessionState;
 use datafusion::functions::core::expr_fn::{get_field, named_struct};
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::logical_plan::Subquery;
 use datafusion::logical_expr::{
     Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, lit,
 };
@@ -28,6 +27,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use super::call_spec::aggregate_call;
 use super::repeatable::is_repeatable;
 use super::rewrite::has_subquery;
+use super::weighted_reads::{scalar, weighted_answer, weighted_reads};
 use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
 use crate::exec::is_worth_two_reads;
 use crate::functions::TwoReads;
@@ -113,11 +113,12 @@ fn has_calls(aggregate: &Aggregate) -> Result<bool> {
     if !aggregate.group_expr.is_empty() || calls.iter().any(|call| has_subquery(call) || call.is_volatile()) {
         return Ok(false);
     }
-    let mut found = false;
     for call in calls {
-        found |= two_reads(call, aggregate)?.is_some();
+        if two_reads(call, aggregate)?.is_some() || weighted_reads(call, aggregate)?.is_some() {
+            return Ok(true);
+        }
     }
-    Ok(found)
+    Ok(false)
 }
 
 /// How a call of an aggregation is answered in two reads, with its filter; `None` if it is not.
@@ -185,7 +186,10 @@ impl TwoReadsOf {
 
     /// The plan that stands in for the aggregation.
     fn plan(&self, aggregate: &Aggregate, state: &SessionState) -> Result<LogicalPlan> {
-        let first = self.first_read(aggregate, state)?;
+        let first = match self.calls().next() {
+            Some(_) => self.first_read(aggregate, state)?,
+            None => lit(ScalarValue::Null),
+        };
         let mut columns: Vec<Expr> = aggregate
             .input
             .schema()
@@ -195,6 +199,11 @@ impl TwoReadsOf {
             .collect();
         let (mut calls, mut answers) = (Vec::new(), Vec::new());
         for (place, (asked, call)) in aggregate.aggr_expr.iter().zip(&self.0).enumerate() {
+            if let Some(weighted) = weighted_reads(asked, aggregate)? {
+                let answer = weighted_answer(&weighted, &aggregate.input, state)?;
+                answers.push(answer.alias(asked.schema_name().to_string()));
+                continue;
+            }
             let Some(call) = call else {
                 answers.push(column(asked.schema_name().to_string()));
                 calls.push(asked.clone());
@@ -221,8 +230,11 @@ impl TwoReadsOf {
         let input = LogicalPlanBuilder::from(Arc::clone(&aggregate.input))
             .project(columns)?
             .build()?;
-        let second = Aggregate::try_new(Arc::new(input), Vec::new(), calls)?;
-        let second = Arc::new(LogicalPlan::Aggregate(second));
+        let second = match calls.is_empty() {
+            true => LogicalPlanBuilder::empty(true).build()?,
+            false => LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(input), Vec::new(), calls)?),
+        };
+        let second = Arc::new(second);
         let answers = Projection::try_new_with_schema(answers, second, Arc::clone(&aggregate.schema))?;
         Ok(LogicalPlan::Projection(answers))
     }
@@ -241,10 +253,6 @@ impl TwoReadsOf {
             .aggregate(Vec::<Expr>::new(), calls)?
             .project([named_struct(fields).alias(FIRST)])?
             .build()?;
-        Ok(Expr::ScalarSubquery(Subquery {
-            subquery: Arc::new(state.optimize(&plan)?),
-            outer_ref_columns: Vec::new(),
-            spans: Spans::new(),
-        }))
+        scalar(&plan, state)
     }
 }

@@ -1,4 +1,4 @@
-//! Spreads and means of ungrouped values in two reads of them: the same answers, in memory that does not grow with the values.
+//! Spreads, means and histograms of ungrouped values in two reads of them, and quantiles of rows with weights in three: the same answers, in memory that does not grow with the values.
 
 use std::sync::Arc;
 
@@ -41,6 +41,11 @@ async fn answers_are_those_of_values_that_are_held() {
         "SELECT exact_quantiles(i, 0.5), mad(i + g), mode(g), trimmed_mean(i, 0.123456789) FROM ",
         "SELECT mad(i) + 1 AS m, trimmed_mean(f, 0) > 0, mad(DISTINCT g) FROM ",
         "SELECT trimmed_mean(i, 0.25), trimmed_mean(i, 0.25) FILTER (WHERE g < 0) FROM ",
+        "SELECT histogram(i, 7), histogram(f, 100), histogram(g, 10, 'equi-width'), histogram(i, 3, 'equi-width') FROM ",
+        "SELECT exact_quantiles(i, [0.01, 0.5, 0.99], 'linear', g) AS q, count(g) FROM ",
+        "SELECT exact_quantiles(f, 0.5, 'disc', CASE WHEN g <> 2 THEN g END), iqr(i, 'linear', g) FROM ",
+        "SELECT percentile(f, [0.1, 0.77], g) FILTER (WHERE i > 0), exact_quantiles(g, 0.3, 'hazen', g), mad(i) FROM ",
+        "SELECT percentile(i, 0.5, 0), exact_quantiles(i, [0, 0.2, 1], 'disc', 3 * g) FROM ",
     ];
     let ctx = session(3);
     let rows_of_table = columns(30_000);
@@ -63,6 +68,13 @@ async fn answers_are_those_of_values_that_are_held() {
             assert_eq!(rows(&ctx, &sql).await, expected, "{sql}");
             assert!(physical_plan(&ctx, &sql).await.contains(FIRST_READ), "{sql}");
         }
+    }
+    // A weight that is none.
+    let sql = "SELECT exact_quantiles(i, 0.5, 'disc', g - 3) FROM files";
+    for option in ["never", "always"] {
+        set(&ctx, "read_again", option).await;
+        let error = query(&ctx, sql).await.unwrap_err().to_string();
+        assert!(error.contains("a weight must not be negative, got -"), "{error}");
     }
     // Deeper in a statement, and twice.
     let nested = "SELECT g FROM held WHERE i > (SELECT mad(i) FROM held) UNION ALL SELECT CAST(trimmed_mean(i, 0.1) AS BIGINT) FROM files";
@@ -90,6 +102,21 @@ async fn what_cannot_be_read_again_is_held() {
             false,
         ),
         ("SELECT mad(i) OVER () FROM held", "always", false),
+        (
+            "SELECT exact_quantiles(i, 0.5, 'disc', g) FROM held",
+            "always",
+            true,
+        ),
+        (
+            "SELECT exact_quantiles(i, 0.5, 'disc', g) FROM held GROUP BY g",
+            "always",
+            false,
+        ),
+        (
+            "SELECT exact_quantiles(i, 0.5, 'disc', CAST(g AS DECIMAL(9, 2))) FROM held",
+            "always",
+            false,
+        ),
     ] {
         set(&ctx, "read_again", option).await;
         let plan = physical_plan(&ctx, sql).await;
@@ -101,7 +128,8 @@ async fn what_cannot_be_read_again_is_held() {
 /// 24 MB of values in a pool of 16 MB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_that_are_read_twice_need_no_memory() {
-    let sql = "SELECT mad(i), trimmed_mean(i, 0.1), winsorized_mean(f, 0.1) FROM held";
+    let sql = "SELECT mad(i), trimmed_mean(i, 0.1), winsorized_mean(f, 0.1), histogram(i, 20), \
+               exact_quantiles(i, [0.1, 0.5], 'disc', g) FROM held";
     let table = columns(3_000_000);
     let free = session(2);
     register(&free, "held", &table, 2, 8192);

@@ -34,6 +34,11 @@ impl SessionArgs {
         self.memory_limit.is_some()
     }
 
+    /// The number of partitions of queries whose memory has a limit, where it is told.
+    pub(crate) fn limited_partitions(&self) -> Option<NonZeroUsize> {
+        self.partitions.filter(|_| self.limits_memory())
+    }
+
     /// Takes from a configuration file what the command line does not tell.
     pub(super) fn complete(&mut self, config: &Config) {
         self.memory_limit = self.memory_limit.or(config.memory_limit);

@@ -101,6 +101,7 @@ impl ExactMean {
     /// Internal errors only.
     pub(super) fn add(&self, sum: &mut Sum, spec: &KeySpec, key: KeyBits, copies: u64) -> Result<()> {
         match self.kind {
+            NumberKind::Floats if copies == 1 => sum.floats.add_one(float(spec, key)?),
             NumberKind::Floats => sum.floats.add(float(spec, key)?, copies),
             _ => sum.integers.add(spec.integer(key), copies),
         }

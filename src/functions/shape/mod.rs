@@ -30,4 +30,4 @@ pub(crate) use self::call::check_arguments;
 pub(crate) use self::function::{ShapeFunction, shape, shape_aggregates};
 pub(crate) use self::name::ShapeName;
 pub(crate) use self::plan::plan_call;
-pub(crate) use self::two_reads::TwoReads;
+pub(crate) use self::two_reads::{TwoReads, bin_of, bins, edges_of_depth};

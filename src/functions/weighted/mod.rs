@@ -8,10 +8,12 @@
 //! with their weights; where many values are equal, these are brought together, so that memory grows with the distinct values only.
 
 mod keys;
+mod reads;
 mod strings;
 mod weights;
 
 pub(super) use self::keys::WeightedKeys;
+pub(crate) use self::reads::{ROW, WeightedReads};
 pub(super) use self::strings::WeightedStrings;
 pub(super) use self::weights::weight_type;
 

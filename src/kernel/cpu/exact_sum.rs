@@ -76,6 +76,31 @@ impl ExactSum {
         }
     }
 
+    /// Adds a number.
+    #[inline]
+    pub(crate) fn add_one(&mut self, value: f64) {
+        let bits = value.to_bits();
+        let exponent = (bits >> 52) as u32 & 0x7ff;
+        let position = exponent.max(1) - 1;
+        let (limb, shift) = ((position / DIGIT) as usize, position % DIGIT);
+        let Some([low, middle, high]) = self.limbs.get_mut(limb..limb + 3).filter(|_| exponent < 0x7ff)
+        else {
+            return self.add(value, 1);
+        };
+        let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
+        let digits = u128::from(mantissa) << shift;
+        // -1 for numbers below 0, and 0 for others.
+        let sign = bits as i64 >> 63;
+        let signed = |digit: u128| (i64::from(digit as u32) ^ sign) - sign;
+        *low += signed(digits);
+        *middle += signed(digits >> DIGIT);
+        *high += signed(digits >> (2 * DIGIT));
+        self.pending += 1;
+        if self.pending == MOST_PENDING {
+            self.carry();
+        }
+    }
+
     /// Moves carries on, so that all limbs but the last are digits.
     fn carry(&mut self) {
         self.pending = 0;
@@ -202,6 +227,31 @@ mod tests {
         let mut sum = ExactSum::default();
         values.iter().for_each(|(value, copies)| sum.add(*value, *copies));
         sum.mean(count)
+    }
+
+    #[test]
+    fn numbers_that_come_one_by_one_have_the_same_sum() {
+        let mut random = SmallRng::seed_from_u64(3);
+        for _ in 0..200 {
+            let (mut one_by_one, mut counted, mut merged) =
+                (ExactSum::default(), ExactSum::default(), ExactSum::default());
+            for _ in 0..100 {
+                let value = f64::from_bits(random.random());
+                one_by_one.add_one(value);
+                counted.add(value, 1);
+                let mut part = ExactSum::default();
+                part.add_one(value);
+                let mut bytes = Vec::new();
+                part.write(&mut bytes);
+                merged.merge(Reader::message(&bytes).unwrap());
+            }
+            let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+            let mean = counted.mean(7);
+            assert!(
+                same(one_by_one.mean(7), mean) && same(merged.mean(7), mean),
+                "{mean}"
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, ListArray, UInt32Array, UInt64Array};
 use datafusion::arrow::buffer::OffsetBuffer;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, UInt32Type, UInt64Type};
-use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
@@ -18,7 +18,7 @@ use crate::key::{Key, KeyBits, KeySpec, Width, with_key};
 
 /// What the bins of a histogram have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// About the same number of values; the first read gives their edges.
     Depth,
     /// The same width; the first read gives the least and the greatest value.
@@ -27,15 +27,30 @@ pub(super) enum Kind {
 
 /// Bins of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Binning {
+pub(crate) struct Binning {
     pub(super) kind: Kind,
     /// Most bins.
     pub(super) bins: usize,
     /// The type of the values.
-    pub(super) x: DataType,
+    pub(crate) x: DataType,
 }
 
 impl Binning {
+    /// At most so many bins with about the same number of values each.
+    pub(crate) fn of_depth(x: DataType, bins: usize) -> Self {
+        let kind = Kind::Depth;
+        Self { kind, bins, x }
+    }
+
+    /// The upper edges of bins with about the same number of values each, each edge once, from the values of the first read.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(crate) fn edges(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
+        let found = self.found(first)?;
+        Ok(edges_of_equal_depth(found.get(1..).unwrap_or_default()))
+    }
+
     /// The keys of the edges that the first read gives, ascending; empty if it found no values.
     fn found(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
         let mut keys = Vec::new();
@@ -189,7 +204,7 @@ impl Default for CountsOf {
 }
 
 /// The type of a list of counts.
-fn counts_type() -> DataType {
+pub(crate) fn counts_type() -> DataType {
     DataType::new_list(DataType::UInt64, true)
 }
 
@@ -212,21 +227,75 @@ impl AggregateUDFImpl for CountsOf {
     }
 
     fn accumulator(&self, _args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(Counted(Vec::new())))
+        Ok(Box::new(Counted(CountedList::default())))
+    }
+}
+
+/// A count for each of the numbers 0, 1, .., up to the greatest one.
+#[derive(Debug, Default)]
+pub(crate) struct CountedList(Vec<u64>);
+
+impl CountedList {
+    /// Adds to the count of a number.
+    ///
+    /// # Errors
+    /// An execution error for a count of more than 64 bits.
+    #[inline]
+    pub(crate) fn add(&mut self, number: usize, count: u64) -> Result<()> {
+        if number >= self.0.len() {
+            self.0.resize(number + 1, 0);
+        }
+        match self.0[number].checked_add(count) {
+            Some(sum) => self.0[number] = sum,
+            None => return exec_err!("a count of more than 64 bits"),
+        }
+        Ok(())
+    }
+
+    /// The counts.
+    pub(crate) fn counts(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// The counts as a list.
+    ///
+    /// # Errors
+    /// Those of making an array.
+    pub(crate) fn list(&self) -> Result<ScalarValue> {
+        let counts = Arc::new(UInt64Array::from(self.0.clone()));
+        let offsets = OffsetBuffer::from_lengths([counts.len()]);
+        let field = Arc::new(Field::new_list_field(DataType::UInt64, true));
+        let list = ListArray::try_new(field, offsets, counts, None)?;
+        Ok(ScalarValue::List(Arc::new(list)))
+    }
+
+    /// Adds lists of counts.
+    ///
+    /// # Errors
+    /// An internal error for other states; an execution error for a count of more than 64 bits.
+    pub(crate) fn merge(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let Some(lists) = states.first().and_then(|states| states.as_list_opt::<i32>()) else {
+            return internal_err!("states of counts that are no lists");
+        };
+        for list in lists.iter().flatten() {
+            let Some(counts) = list.as_primitive_opt::<UInt64Type>() else {
+                return internal_err!("states of counts that are no counts");
+            };
+            for (number, count) in counts.values().iter().enumerate() {
+                self.add(number, *count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes held.
+    pub(crate) fn size(&self) -> usize {
+        self.0.capacity() * size_of::<u64>()
     }
 }
 
 #[derive(Debug)]
-struct Counted(Vec<u64>);
-
-impl Counted {
-    fn add(&mut self, bin: usize, count: u64) {
-        if bin >= self.0.len() {
-            self.0.resize(bin + 1, 0);
-        }
-        self.0[bin] += count;
-    }
-}
+struct Counted(CountedList);
 
 impl Accumulator for Counted {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
@@ -237,44 +306,31 @@ impl Accumulator for Counted {
             return internal_err!("counts_of of values that are no bins");
         };
         if bins.null_count() > 0 {
-            bins.iter().flatten().for_each(|bin| self.add(bin as usize, 1));
-            return Ok(());
+            return bins
+                .iter()
+                .flatten()
+                .try_for_each(|bin| self.0.add(bin as usize, 1));
         }
+        let counts = &mut self.0.0;
         let most = bins.values().iter().max().map_or(0, |most| *most as usize + 1);
-        self.0.resize(self.0.len().max(most), 0);
-        bins.values().iter().for_each(|bin| self.0[*bin as usize] += 1);
+        counts.resize(counts.len().max(most), 0);
+        bins.values().iter().for_each(|bin| counts[*bin as usize] += 1);
         Ok(())
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        let counts = Arc::new(UInt64Array::from(self.0.clone()));
-        let offsets = OffsetBuffer::from_lengths([counts.len()]);
-        let field = Arc::new(Field::new_list_field(DataType::UInt64, true));
-        Ok(ScalarValue::List(Arc::new(ListArray::try_new(
-            field, offsets, counts, None,
-        )?)))
+        self.0.list()
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.0.capacity() * size_of::<u64>()
+        size_of_val(self) + self.0.size()
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        Ok(vec![self.evaluate()?])
+        Ok(vec![self.0.list()?])
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let Some(lists) = states.first().and_then(|states| states.as_list_opt::<i32>()) else {
-            return internal_err!("states of counts_of that are no lists");
-        };
-        for list in lists.iter().flatten() {
-            let Some(counts) = list.as_primitive_opt::<UInt64Type>() else {
-                return internal_err!("states of counts_of that are no counts");
-            };
-            for (bin, count) in counts.values().iter().enumerate() {
-                self.add(bin, *count);
-            }
-        }
-        Ok(())
+        self.0.merge(states)
     }
 }

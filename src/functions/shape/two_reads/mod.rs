@@ -10,7 +10,7 @@
 
 mod answer;
 mod argument;
-mod bins;
+pub(crate) mod bins;
 mod deviations;
 mod mean_between;
 
@@ -82,6 +82,18 @@ fn call(function: Arc<AggregateUDF>, args: Vec<Expr>) -> Expr {
     ))
 }
 
+/// The call that gives the edges of bins with about the same number of values each.
+pub(crate) fn edges_of_depth(x: &Expr, binning: &Binning) -> Expr {
+    let parts = parts_of_one(binning.bins);
+    call(aggregate(Method::Disc, false), vec![x.clone(), parts])
+}
+
+/// The bin of a value. `first`: the values of the first read.
+pub(crate) fn bin_of(x: &Expr, first: Vec<Expr>, binning: &Binning) -> Expr {
+    let args = std::iter::once(x.clone()).chain(first).collect();
+    ScalarUDF::from(BinOf::new(binning.clone())).call(args)
+}
+
 impl TwoReads {
     /// How a call over values of type `data_type` is answered in two reads; `None` if it is not.
     ///
@@ -144,7 +156,7 @@ impl TwoReads {
                 quantile(Method::Disc, false, lit(0.0)),
                 quantile(Method::Disc, false, lit(1.0)),
             ],
-            Way::Bins(binning) => vec![quantile(Method::Disc, false, parts_of_one(binning.bins))],
+            Way::Bins(binning) => vec![edges_of_depth(&self.x, binning)],
         };
         calls.push(count(self.x.clone()));
         calls
@@ -154,7 +166,10 @@ impl TwoReads {
     pub(crate) fn columns(&self, first: &[Expr]) -> Vec<Expr> {
         match &self.way {
             Way::Deviation { .. } => vec![ScalarUDF::from(DeviationFrom::default()).call(self.beside(first))],
-            Way::Bins(binning) => vec![ScalarUDF::from(BinOf::new(binning.clone())).call(self.beside(first))],
+            Way::Bins(binning) => {
+                let first = self.beside(first).split_off(1);
+                vec![bin_of(&self.x, first, binning)]
+            }
             Way::Mean(_) => first.to_vec(),
         }
     }
