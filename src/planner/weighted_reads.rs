@@ -3,12 +3,12 @@
 //! ```text
 //! Aggregate: exact_quantiles(x, q, weight)
 //!   Union
-//!     Filter: wanted_bin(bin_of(x, edges), weights)      third read
+//!     Filter: in_wanted_bin(x, bins)                     third read
 //!       TableScan: t
-//!     Unnest: other_bins(edges, weights)                 a row for each bin without an answer
+//!     Unnest: other_bins(bins)                           a row for each bin without an answer
 //!
-//! weights, a subquery:  weights_of(bin_of(x, edges), weight)   second read
-//! edges, in it:         exact_quantiles(x, [..])               first read
+//! bins, a subquery:  weights_of(bin_of(x, edges), weight)   second read
+//! edges, in it:      exact_quantiles(x, [..])               first read
 //! ```
 
 use std::sync::Arc;
@@ -70,16 +70,16 @@ pub(super) fn weighted_answer(
         )?
         .project([named_struct(vec![lit(EDGES), edges, lit(WEIGHTS), column(WEIGHTS)]).alias(BIN)])?
         .build()?;
-    let second = scalar(&second, state)?;
-    let (edges, weights) = (get_field(second.clone(), EDGES), get_field(second, WEIGHTS));
+    // As a whole: a field of it would become a column of its own, a list in each row.
+    let bins = scalar(&second, state)?;
     let named = |[x, weight]: [Expr; 2]| [x.alias(ROW[0]), weight.alias(ROW[1])];
     let others = LogicalPlanBuilder::empty(true)
-        .project([call.others(edges.clone(), weights.clone()).alias(OTHERS)])?
+        .project([call.others(bins.clone()).alias(OTHERS)])?
         .unnest_column(OTHERS)?
         .project(named(ROW.map(|name| get_field(column(OTHERS), name))))?
         .build()?;
     let third = rows()?
-        .filter(call.is_wanted(edges, weights))?
+        .filter(call.is_wanted(bins))?
         .project(named(call.columns()))?
         .union(others)?
         .aggregate(nothing(), [call.call(ROW.map(column)).alias(OTHERS)])?

@@ -112,10 +112,14 @@ impl WeightedReads {
         ))
     }
 
-    /// Whether a row is in a bin that may hold an answer.
-    pub(crate) fn is_wanted(&self, edges: Expr, weights: Expr) -> Expr {
-        let bin = bin_of(&self.x, vec![edges], &self.binning);
-        ScalarUDF::from(WantedBin::new(self.spec.clone())).call(vec![bin, weights])
+    /// Whether a row is in a bin that may hold an answer. `bins`: a struct of the edges and the weights of the bins.
+    pub(crate) fn is_wanted(&self, bins: Expr) -> Expr {
+        let function = InWantedBin {
+            binning: self.binning.clone(),
+            spec: self.spec.clone(),
+            signature: Signature::any(2, Volatility::Immutable),
+        };
+        ScalarUDF::from(function).call(vec![self.x.clone(), bins])
     }
 
     /// The columns of the third read: values and weights.
@@ -123,14 +127,14 @@ impl WeightedReads {
         [self.x.clone(), cast(self.weight.clone(), DataType::UInt64)]
     }
 
-    /// A list of rows that stand for all other bins.
-    pub(crate) fn others(&self, edges: Expr, weights: Expr) -> Expr {
+    /// A list of rows that stand for all other bins. `bins` is that of [`Self::is_wanted`].
+    pub(crate) fn others(&self, bins: Expr) -> Expr {
         let function = OtherBins {
             binning: self.binning.clone(),
             spec: self.spec.clone(),
-            signature: Signature::any(2, Volatility::Immutable),
+            signature: Signature::any(1, Volatility::Immutable),
         };
-        ScalarUDF::from(function).call(vec![edges, weights])
+        ScalarUDF::from(function).call(vec![bins])
     }
 
     /// The call over the rows of the third read.
@@ -171,39 +175,35 @@ fn wanted_bins(spec: &QuantileSpec, weights: &[u64]) -> Vec<bool> {
     wanted
 }
 
-/// The items of a list of counts that is the same in all rows.
-fn counts(argument: &ColumnarValue) -> Result<Vec<u64>> {
-    let lists = argument.to_array(1)?;
-    let Some(lists) = lists.as_list_opt::<i32>().filter(|lists| !lists.is_empty()) else {
-        return internal_err!("sums of weights that are no list");
+/// The edges, as a value, and the weights of bins, of a struct of both that is the same in all rows.
+fn edges_and_weights(argument: &ColumnarValue) -> Result<(ScalarValue, Vec<u64>)> {
+    let bins = argument.to_array(1)?;
+    let bins = bins.as_struct_opt().map(StructArray::columns);
+    let Some([edges, weights]) = bins else {
+        return internal_err!("bins that are no struct of edges and weights");
     };
-    if lists.is_null(0) {
-        return Ok(Vec::new());
-    }
-    let counts = lists.value(0);
-    let counts = counts.as_primitive_opt::<UInt64Type>();
-    Ok(counts.map(|counts| counts.values().to_vec()).unwrap_or_default())
+    let edges = ScalarValue::try_from_array(edges, 0)?;
+    let Some(lists) = weights.as_list_opt::<i32>() else {
+        return internal_err!("weights of bins that are no list");
+    };
+    let weights = match lists.is_null(0) {
+        true => Vec::new(),
+        false => lists.value(0).as_primitive::<UInt64Type>().values().to_vec(),
+    };
+    Ok((edges, weights))
 }
 
-/// `wanted_bin(bin, weights)`: whether a bin holds a rank that an answer needs.
+/// `in_wanted_bin(x, bins)`: whether a value is in a bin that holds a rank which an answer needs.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct WantedBin {
+struct InWantedBin {
+    binning: Binning,
     spec: QuantileSpec,
     signature: Signature,
 }
 
-impl WantedBin {
-    fn new(spec: QuantileSpec) -> Self {
-        Self {
-            spec,
-            signature: Signature::any(2, Volatility::Immutable),
-        }
-    }
-}
-
-impl ScalarUDFImpl for WantedBin {
+impl ScalarUDFImpl for InWantedBin {
     fn name(&self) -> &str {
-        "wanted_bin"
+        "in_wanted_bin"
     }
 
     fn signature(&self) -> &Signature {
@@ -215,19 +215,19 @@ impl ScalarUDFImpl for WantedBin {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [bins, weights] = args.args.as_slice() else {
+        let [x, bins] = args.args.as_slice() else {
             return internal_err!("{} of {} arguments", self.name(), args.args.len());
         };
-        let wanted = wanted_bins(&self.spec, &counts(weights)?);
-        let bins = bins.to_array(args.number_rows)?;
+        let (edges, weights) = edges_and_weights(bins)?;
+        let wanted = wanted_bins(&self.spec, &weights);
         let is_wanted = |bin: u32| wanted.get(bin as usize).copied().unwrap_or(false);
-        let bins = bins.as_primitive::<UInt32Type>();
+        let bins = self.binning.bins_of(&x.to_array(args.number_rows)?, &[edges])?;
         let rows: BooleanArray = bins.iter().map(|bin| Some(bin.is_some_and(is_wanted))).collect();
         Ok(ColumnarValue::Array(Arc::new(rows)))
     }
 }
 
-/// `other_bins(edges, weights)`: a list of a value and a weight for each bin that holds no answer.
+/// `other_bins(bins)`: a list of a value and a weight for each bin that holds no answer.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct OtherBins {
     binning: Binning,
@@ -259,11 +259,10 @@ impl ScalarUDFImpl for OtherBins {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [edges, weights] = args.args.as_slice() else {
+        let [bins] = args.args.as_slice() else {
             return internal_err!("{} of {} arguments", self.name(), args.args.len());
         };
-        let edges = ScalarValue::try_from_array(&edges.to_array(1)?, 0)?;
-        let weights = counts(weights)?;
+        let (edges, weights) = edges_and_weights(bins)?;
         let wanted = wanted_bins(&self.spec, &weights);
         let edges = self.binning.edges(&[edges])?;
         let (mut keys, mut sums) = (Vec::new(), Vec::new());

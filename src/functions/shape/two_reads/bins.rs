@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 
 use super::argument::first_value;
 use crate::functions::shape::histogram::{Bins, EquiWidth, edges_of_equal_depth};
-use crate::key::{Key, KeyBits, KeySpec, Width, with_key};
+use crate::key::{Key, KeyBits, KeySpec, Width, dense, with_key};
 
 /// What the bins of a histogram have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,6 +84,25 @@ impl Binning {
             }
             _ => internal_err!("{} edges", found.len()),
         }
+    }
+
+    /// The number of the bin that holds each value, NULL for NULL. `first`: the values of the first read.
+    ///
+    /// # Errors
+    /// An execution error for bins of one width between ends that are not finite.
+    pub(crate) fn bins_of(&self, x: &ArrayRef, first: &[ScalarValue]) -> Result<UInt32Array> {
+        let spec = KeySpec::try_new(&self.x)?;
+        let tops = self.tops(first)?;
+        // Keys of what is there, and NULL in between.
+        let dense = dense(x.as_ref(), None)?;
+        let bins = with_key!(spec.width(), K => bins_of::<K>(&spec, dense.as_ref().unwrap_or(x), &tops)?);
+        if dense.is_none() {
+            return Ok(UInt32Array::from(bins));
+        }
+        let (nulls, mut bins) = (x.logical_nulls(), bins.into_iter());
+        let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
+        let bin = |row| if is_null(row) { None } else { bins.next() };
+        Ok((0..x.len()).map(bin).collect())
     }
 
     /// The histogram, from the values of the first read and the numbers of values in the bins.
@@ -170,21 +189,7 @@ impl ScalarUDFImpl for BinOf {
         };
         let x = x.to_array(args.number_rows)?;
         let first = first.iter().map(first_value).collect::<Result<Vec<_>>>()?;
-        let spec = KeySpec::try_new(&self.binning.x)?;
-        let tops = self.binning.tops(&first)?;
-        // Keys of what is there, and NULL in between.
-        let dense = crate::key::dense(x.as_ref(), None)?;
-        let bins = with_key!(spec.width(), K => bins_of::<K>(&spec, dense.as_ref().unwrap_or(&x), &tops)?);
-        let bins = match &dense {
-            None => UInt32Array::from(bins),
-            Some(_) => {
-                let (nulls, mut bins) = (x.logical_nulls(), bins.into_iter());
-                let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-                (0..x.len())
-                    .map(|row| if is_null(row) { None } else { bins.next() })
-                    .collect()
-            }
-        };
+        let bins = self.binning.bins_of(&x, &first)?;
         Ok(ColumnarValue::Array(Arc::new(bins)))
     }
 }
