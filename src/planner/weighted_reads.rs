@@ -16,6 +16,7 @@ use std::sync::Arc;
 use datafusion::common::{Column, Result, Spans};
 use datafusion::execution::SessionState;
 use datafusion::functions::core::expr_fn::{get_field, named_struct};
+use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::logical_expr::logical_plan::Subquery;
 use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, lit};
 
@@ -27,6 +28,7 @@ const EDGES: &str = "edges";
 const WEIGHTS: &str = "weights";
 const OTHERS: &str = "others";
 const BIN: &str = "bin";
+const ANSWER: &str = "answer";
 
 /// How a call of an aggregation is answered in three reads; `None` if it has no weights, or is not.
 pub(super) fn weighted_reads(call: &Expr, aggregate: &Aggregate) -> Result<Option<WeightedReads>> {
@@ -79,10 +81,17 @@ pub(super) fn weighted_answer(
         .project(named(ROW.map(|name| get_field(column(OTHERS), name))))?
         .build()?;
     let third = rows()?
-        .filter(call.is_wanted(bins))?
+        .filter(call.is_wanted(bins.clone()))?
         .project(named(call.columns()))?
         .union(others)?
-        .aggregate(nothing(), [call.call(ROW.map(column)).alias(OTHERS)])?
+        .aggregate(
+            nothing(),
+            [
+                call.call(ROW.map(column)).alias(ANSWER),
+                sum(column(ROW[1])).alias(WEIGHTS),
+            ],
+        )?
+        .project([call.checked(column(ANSWER), column(WEIGHTS), bins).alias(ANSWER)])?
         .build()?;
     scalar(&third, state)
 }

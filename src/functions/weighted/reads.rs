@@ -22,6 +22,7 @@ use datafusion::logical_expr::{
 };
 
 use super::weights::counted;
+use crate::functions::CHANGED;
 use crate::functions::call::constant_quantiles;
 use crate::functions::exact_quantiles::{Arguments, ExactQuantiles};
 use crate::functions::shape::bins::{Binning, CountedList, counts_type};
@@ -145,6 +146,15 @@ impl WeightedReads {
         }
         call.params.filter = None;
         Expr::AggregateFunction(call)
+    }
+
+    /// The answer of the call, after a check that the rows of the third read have the weights that the second one found. `sum`: the sum of their
+    /// weights.
+    pub(crate) fn checked(&self, answer: Expr, sum: Expr, bins: Expr) -> Expr {
+        let function = WithSameWeights {
+            signature: Signature::any(3, Volatility::Immutable),
+        };
+        ScalarUDF::from(function).call(vec![answer, sum, bins])
     }
 
     /// The filter of the call.
@@ -285,6 +295,45 @@ impl ScalarUDFImpl for OtherBins {
     }
 }
 
+/// `with_same_weights(answer, sum, bins)`: the answer, if the weights of the bins have this sum. An execution error if they do not.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct WithSameWeights {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for WithSameWeights {
+    fn name(&self) -> &str {
+        "with_same_weights"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        match arg_types {
+            [answer, ..] => Ok(answer.clone()),
+            [] => internal_err!("{} without an answer", self.name()),
+        }
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [answer, sum, bins] = args.args.as_slice() else {
+            return internal_err!("{} of {} arguments", self.name(), args.args.len());
+        };
+        let (_, weights) = edges_and_weights(bins)?;
+        let first: u64 = weights.iter().sum();
+        let later = match ScalarValue::try_from_array(&sum.to_array(1)?, 0)? {
+            ScalarValue::UInt64(sum) => sum.unwrap_or(0),
+            other => return internal_err!("a sum of weights that is {other}"),
+        };
+        match first == later {
+            true => Ok(answer.clone()),
+            false => exec_err!("a weight of {first} was read first, {later} later: {CHANGED}"),
+        }
+    }
+}
+
 /// `weights_of(bin, weight)`: a list of the sums of the weights in the bins 0, 1, .., up to the greatest one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WeightsOf {
@@ -378,5 +427,51 @@ impl Accumulator for Weights {
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         self.0.merge(states)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr::ScalarFunctionArgs;
+
+    use super::*;
+
+    #[test]
+    fn weights_that_change_between_two_reads_are_an_error() {
+        let mut weights = CountedList::default();
+        (0..3).for_each(|bin| weights.add(bin, 5).unwrap());
+        let edges = ScalarValue::Int64(None).to_array().unwrap();
+        let list = weights.list().unwrap().to_array().unwrap();
+        let field = |name, column: &ArrayRef| Arc::new(Field::new(name, column.data_type().clone(), true));
+        let bins = StructArray::from(vec![
+            (field("edges", &edges), edges),
+            (field("weights", &list), list),
+        ]);
+        let function = WithSameWeights {
+            signature: Signature::any(3, Volatility::Immutable),
+        };
+        let answer = |sum| {
+            let sum = ScalarValue::UInt64(Some(sum));
+            let answer = ScalarValue::Int64(Some(7));
+            let bins = ScalarValue::Struct(Arc::new(bins.clone()));
+            let args = [answer, sum, bins].map(ColumnarValue::Scalar).to_vec();
+            let arg_fields = args
+                .iter()
+                .map(|arg| Arc::new(Field::new("x", arg.data_type(), true)))
+                .collect();
+            function.invoke_with_args(ScalarFunctionArgs {
+                args,
+                arg_fields,
+                number_rows: 1,
+                return_field: Arc::new(Field::new("x", DataType::Int64, true)),
+                config_options: Arc::default(),
+            })
+        };
+        assert!(answer(15).is_ok());
+        let error = answer(14).unwrap_err().to_string();
+        assert!(
+            error.contains(CHANGED) && error.contains("15 was read first, 14 later"),
+            "{error}"
+        );
     }
 }
