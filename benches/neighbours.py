@@ -70,7 +70,8 @@ def timed(process):
     text, status, memory = peak(process)
     seconds = re.findall(r"Elapsed ([0-9.]+) seconds", text)
     if status or not seconds:
-        return None, text.strip().splitlines()[-1:], memory
+        said = "refused" if "Resources exhausted" in text else text.strip().splitlines()[-1]
+        return None, [said], memory
     return float(seconds[-1]), [], memory
 
 

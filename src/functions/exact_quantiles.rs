@@ -17,6 +17,7 @@ use super::FunctionName;
 use super::accumulator::accumulator;
 use super::call::{constant, evaluated_quantiles, is_reversed};
 use super::groups::groups_accumulator;
+use super::peak::PeakSize;
 use super::types::{answer_type, is_list, ordered_type};
 use super::weighted::weight_type;
 use crate::quantile::{AnswerSpec, Method, QuantileSpec, Quantiles, state_type};
@@ -329,7 +330,8 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(accumulator(self.column(&args)?, self.is_weighted(args.exprs)))
+        let column = self.column(&args)?;
+        Ok(PeakSize::of(accumulator(column, self.is_weighted(args.exprs))))
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {

@@ -29,6 +29,8 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
 use datafusion::physical_plan::aggregates::order::GroupOrdering;
 
+use crate::functions::PeakSize;
+
 /// Distinct values that a thinned table keeps: few enough for a processor's cache.
 const THINNED: usize = 8192;
 
@@ -87,14 +89,14 @@ impl AggregateUDFImpl for FrequenciesFunction {
         };
         let values = field.data_type().clone();
         let table = Table::new(&values)?;
-        Ok(Box::new(Frequencies {
+        Ok(PeakSize::of(Box::new(Frequencies {
             most_distinct: self.distinct,
             most_bytes: self.bytes,
             values,
             table,
             taken: 0,
             estimate: None,
-        }))
+        })))
     }
 }
 

@@ -171,13 +171,16 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize, budget: &MemoryBudget) -> C
     best.1
 }
 
-/// The share of the data, from 0 to 1, that lies inside brackets of [`SIGMAS`] to either side, cut from a sample of this many keys.
+/// The share of the data, from 0 to 1, that lies inside brackets of [`SIGMAS`] to either side, cut from a sample of this many keys. Two ranks
+/// that follow each other, as those around an interpolated answer, have one bracket.
 pub(crate) fn brackets_share(n: u64, ranks: &[u64], sample: u64) -> f64 {
+    let follows = |at: usize| at > 0 && ranks[at] - ranks[at - 1] <= 1;
     let width = |rank: &u64| {
         let q = *rank as f64 / n as f64;
         (2.0 * SIGMAS * (q * (1.0 - q) / sample as f64).sqrt()).max(2.0 / sample as f64)
     };
-    ranks.iter().map(width).sum::<f64>().min(1.0)
+    let counted = ranks.iter().enumerate().filter(|(at, _)| !follows(*at));
+    counted.map(|(_, rank)| width(rank)).sum::<f64>().min(1.0)
 }
 
 /// Half the width of a bracket, in standard deviations of a sample's order statistic: one bracket in 16 000 misses its rank.

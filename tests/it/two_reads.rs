@@ -125,6 +125,45 @@ async fn what_cannot_be_read_again_is_held() {
     }
 }
 
+/// Values that are brought together where they repeat: what was reserved for a batch of them is not reserved again for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_that_repeat_need_little_memory() {
+    let table = columns(3_000_000);
+    let (free, ctx) = (session(2), limited(16, 2));
+    for ctx in [&free, &ctx] {
+        register(ctx, "held", &table, 2, 8192);
+        set(ctx, "read_again", "never").await;
+    }
+    for sql in [
+        "SELECT mode(g), top_values(g, 3) FROM held",
+        "SELECT mad(g), trimmed_mean(g, 0.2), histogram(g, 3) FROM held",
+        "SELECT exact_quantiles(g, [0.1, 0.5], 'disc', g) FROM held",
+        "SELECT topk_by(i, g, 5), gk_quantile(gk_sketch(i, 100), 0.5) > 0 FROM held WHERE i > 0",
+    ] {
+        assert_eq!(rows(&ctx, sql).await.len(), 1, "{sql}");
+        if !sql.contains("gk_") {
+            assert_eq!(rows(&ctx, sql).await, rows(&free, sql).await, "{sql}");
+        }
+    }
+    all_is_given_back(&ctx).await;
+}
+
+/// The median by `linear` has two ranks, one behind the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interpolated_medians_are_selected_while_reading() {
+    let ctx = limited(16, 2);
+    register(&ctx, "held", &columns(2_000_000), 2, 8192);
+    let plan = rows_joined(
+        &ctx,
+        "EXPLAIN ANALYZE SELECT exact_quantiles(g, 0.5, 'linear') FROM held",
+    )
+    .await;
+    assert!(
+        plan.contains("while_reading") && plan.contains("spill_count=0"),
+        "{plan}"
+    );
+}
+
 /// 24 MB of values in a pool of 16 MB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_that_are_read_twice_need_no_memory() {

@@ -20,6 +20,7 @@ use super::stored::{VALUES, binary};
 use crate::functions::accumulator as exact;
 use crate::functions::call::is_reversed;
 use crate::functions::groups::groups_accumulator;
+use crate::functions::peak::PeakSize;
 use crate::functions::types::{answer_type, is_list, ordered_type};
 use crate::key::{KeySpec, Order};
 use crate::quantile::{AnswerSpec, Method, QuantileSpec, Quantiles, state_type};
@@ -243,10 +244,10 @@ impl AggregateUDFImpl for GkFunction {
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
         if self.sql_name == GkName::GkMerge {
-            return Ok(Box::new(MergeAccumulator::default()));
+            return Ok(PeakSize::of(Box::new(MergeAccumulator::default())));
         }
         Ok(match self.accumulator_kind(&args)? {
-            AccumulatorKind::Sketch(column) => Box::new(GkAccumulator::new(column)),
+            AccumulatorKind::Sketch(column) => PeakSize::of(Box::new(GkAccumulator::new(column))),
             AccumulatorKind::Exact(selected) => exact::accumulator(selected, false),
         })
     }

@@ -19,6 +19,7 @@ use super::mean::RobustMean;
 use super::name::ShapeName;
 use super::number::number_type;
 use crate::functions::collected::InOrder;
+use crate::functions::peak::PeakSize;
 use crate::functions::types::ordered_type;
 use crate::kernel::byte_strings::ByteStrings;
 use crate::key::{KeySpec, Order, Width, with_key};
@@ -212,7 +213,7 @@ impl AggregateUDFImpl for ShapeFunction {
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        self.accumulator_for::<OneGroup>(&args)
+        self.accumulator_for::<OneGroup>(&args).map(PeakSize::of)
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {

@@ -16,6 +16,7 @@ use super::call::{constant_k, evaluated_k};
 use super::column::{Call, TopKColumn, check_types};
 use super::groups::TopKGroupsAccumulator;
 use super::sliding::SlidingTopKAccumulator;
+use crate::functions::peak::PeakSize;
 use crate::functions::types::{answer_type, ordered_type};
 use crate::key::{Width, with_key};
 use crate::quantile::state_type;
@@ -168,7 +169,9 @@ impl AggregateUDFImpl for TopKBy {
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
         let column = self.column(&args)?;
-        Ok(with_key!(column.width(), K => Box::new(TopKAccumulator::<K>::new(column))))
+        Ok(PeakSize::of(
+            with_key!(column.width(), K => Box::new(TopKAccumulator::<K>::new(column))),
+        ))
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
