@@ -135,6 +135,18 @@ pub(crate) fn constant_list(items: &[ScalarValue], item: &DataType) -> Expr {
     lit(ScalarValue::List(ScalarValue::new_list_nullable(items, item)))
 }
 
+/// A plain call of an aggregate function: without DISTINCT, filter or order.
+pub(crate) fn call_of(function: Arc<AggregateUDF>, args: Vec<Expr>) -> Expr {
+    Expr::AggregateFunction(AggregateFunction::new_udf(
+        function,
+        args,
+        false,
+        None,
+        Vec::new(),
+        None,
+    ))
+}
+
 /// Calls for the DataFrame and expression API.
 pub mod expr_fn {
     use datafusion::logical_expr::expr::Sort;
@@ -144,19 +156,7 @@ pub mod expr_fn {
     use super::ranks::{Direction, RankName, ranking};
     use super::shape::{ShapeName, shape};
     use super::topk::{TopKName, topk_aggregate};
-    use super::{AggregateFunction, AggregateUDF, Arc, Expr, Method, aggregate};
-
-    /// A call of an aggregate function.
-    fn call(function: Arc<AggregateUDF>, args: Vec<Expr>) -> Expr {
-        Expr::AggregateFunction(AggregateFunction::new_udf(
-            function,
-            args,
-            false,
-            None,
-            Vec::new(),
-            None,
-        ))
-    }
+    use super::{Expr, Method, aggregate, call_of as call};
 
     /// Exact quantiles of `x`, which skips NULLs.
     ///

@@ -22,11 +22,11 @@ use datafusion::logical_expr::{
 };
 
 use super::weights::counted;
-use crate::functions::CHANGED;
 use crate::functions::call::constant_quantiles;
 use crate::functions::exact_quantiles::{Arguments, ExactQuantiles};
 use crate::functions::shape::bins::{Binning, CountedList, counts_type};
 use crate::functions::shape::{bin_of, edges_of_depth};
+use crate::functions::{CHANGED, call_of};
 use crate::quantile::QuantileSpec;
 
 /// Bins for each quantile, and the fewest and the most of them.
@@ -102,15 +102,10 @@ impl WeightedReads {
 
     /// The call of the second read over its columns: a list of the sums of the weights of each bin.
     pub(crate) fn weights(bin: Expr, weight: Expr) -> Expr {
-        let function = Arc::new(AggregateUDF::from(WeightsOf::default()));
-        Expr::AggregateFunction(AggregateFunction::new_udf(
-            function,
+        call_of(
+            Arc::new(AggregateUDF::from(WeightsOf::default())),
             vec![bin, weight],
-            false,
-            None,
-            Vec::new(),
-            None,
-        ))
+        )
     }
 
     /// Whether a row is in a bin that may hold an answer. `bins`: a struct of the edges and the weights of the bins.

@@ -19,9 +19,9 @@ use crate::key::{Key, KeyBits, KeySpec, Width, dense, with_key};
 /// What the bins of a histogram have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// About the same number of values; the first read gives their edges.
+    /// Bins with about the same number of values; the first read gives their edges.
     Depth,
-    /// The same width; the first read gives the least and the greatest value.
+    /// Bins of the same width; the first read gives the least and the greatest value.
     Width,
 }
 

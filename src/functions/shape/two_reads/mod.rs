@@ -29,7 +29,7 @@ use self::mean_between::MeanBetween;
 use super::call::{Constants, constants_of};
 use super::function::ShapeFunction;
 use super::name::ShapeName;
-use crate::functions::{aggregate, constant_list};
+use crate::functions::{aggregate, call_of as call, constant_list};
 use crate::key::KeySpec;
 use crate::quantile::Method;
 
@@ -68,18 +68,6 @@ fn parts_of_one(n: usize) -> Expr {
     };
     let parts: Vec<ScalarValue> = (0..=n).map(part).collect();
     constant_list(&parts, &DataType::Decimal128(PART_DIGITS + 1, PART_DIGITS as i8))
-}
-
-/// A call of an aggregate function, without a filter.
-fn call(function: Arc<AggregateUDF>, args: Vec<Expr>) -> Expr {
-    Expr::AggregateFunction(AggregateFunction::new_udf(
-        function,
-        args,
-        false,
-        None,
-        Vec::new(),
-        None,
-    ))
 }
 
 /// The call that gives the edges of bins with about the same number of values each.
