@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use datafusion_quantiles::config::StrategyName;
 use sqllogictest::Runner;
 
-use crate::support::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
+use crate::support::machines::{ADAPTIVE, SHARED, query, register, session, watched, write_parquet};
 use crate::support::tables::rows;
 use quantiles_testing::scripts::{Engine, register_tables, scripts, write_tables};
 use quantiles_testing::texts;
@@ -94,7 +94,7 @@ async fn answers_are_those_of_one_process() {
             let ctx = session(&SHARED.url, partitions, adaptive).await;
             register(&ctx, "t", &table).await;
             for (sql, expected) in STATEMENTS.iter().zip(&expected) {
-                let found = query(&ctx, sql).await.unwrap_or_else(|error| {
+                let found = watched(&SHARED.url, &ctx, sql).await.unwrap_or_else(|error| {
                     panic!("{sql}: {error} ({count} rows, {partitions} partitions, adaptive {adaptive})")
                 });
                 assert_eq!(
@@ -122,7 +122,7 @@ async fn every_strategy_gives_the_same_bits() {
                 .unwrap();
             for sql in &STATEMENTS[..5] {
                 let expected = texts(&query(&local, sql).await.unwrap());
-                let found = texts(&query(&ctx, sql).await.unwrap());
+                let found = texts(&watched(&SHARED.url, &ctx, sql).await.unwrap());
                 assert_eq!(found, expected, "{strategy}, adaptive {adaptive}: {sql}");
             }
         }
@@ -158,7 +158,7 @@ async fn groups_in_stages_are_those_of_one_process() {
                 let plan = texts(&query(&ctx, &format!("EXPLAIN {sql}")).await.unwrap()).join("\n");
                 assert!(plan.contains("GroupStageExec: extract"), "{sql}\n{plan}");
                 let expected = texts(&query(&local, sql).await.unwrap());
-                let found = query(&ctx, sql).await.unwrap_or_else(|error| {
+                let found = watched(&SHARED.url, &ctx, sql).await.unwrap_or_else(|error| {
                     panic!("{sql}: {error} ({partitions} partitions, adaptive {adaptive})")
                 });
                 assert_eq!(
@@ -199,8 +199,7 @@ async fn stages_without_rows_are_not_waited_for() {
                 .unwrap();
             for sql in OVER_NOTHING {
                 let expected = texts(&query(&local, sql).await.unwrap());
-                let found = tokio::time::timeout(Duration::from_secs(60), query(&ctx, sql)).await;
-                let found = found.unwrap_or_else(|_| panic!("{sql}: waits, adaptive {adaptive}"));
+                let found = watched(&SHARED.url, &ctx, sql).await;
                 assert_eq!(
                     texts(&found.unwrap()),
                     expected,
@@ -247,7 +246,8 @@ async fn eight_clients_at_once_are_all_answered() {
             let ctx = session(&SHARED.url, 4, client % 2 == 0).await;
             register(&ctx, "t", &table).await;
             for _ in 0..3 {
-                assert_eq!(texts(&query(&ctx, sql).await.unwrap()), expected, "{sql}");
+                let found = watched(&SHARED.url, &ctx, sql).await.unwrap();
+                assert_eq!(texts(&found), expected, "{sql}");
             }
         }));
     }

@@ -12,7 +12,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
-use datafusion_quantiles::ballista::{connect_with_config, session_config};
+use datafusion_quantiles::ballista::{collect, connect_with_config, session_config};
 
 /// How long anything here may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -195,6 +195,15 @@ pub(crate) async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
 /// The answer of a query, in time.
 pub(crate) async fn query(ctx: &SessionContext, sql: &str) -> Result<Vec<RecordBatch>> {
     match tokio::time::timeout(PATIENCE, quantiles_testing::query(ctx, sql)).await {
+        Ok(answer) => answer,
+        Err(_) => panic!("{sql}: no answer after {PATIENCE:?}"),
+    }
+}
+
+/// The answer of a query on the cluster at `url`, in time, by the door that programs are told to use: now and then a scheduler loses track of
+/// a statement, which then runs again.
+pub(crate) async fn watched(url: &str, ctx: &SessionContext, sql: &str) -> Result<Vec<RecordBatch>> {
+    match tokio::time::timeout(PATIENCE, collect(url, ctx.sql(sql).await?)).await {
         Ok(answer) => answer,
         Err(_) => panic!("{sql}: no answer after {PATIENCE:?}"),
     }
