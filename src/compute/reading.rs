@@ -21,7 +21,7 @@ use crate::select::candidates::Candidates;
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, table_cells};
 use crate::select::requests::sample_of_all;
 use crate::select::while_reading::{LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs};
-use crate::select::{Shards, Solution, Strategy, solve_ranks, wanted_ranks};
+use crate::select::{Shards, Solution, Strategy, Wanted, solve_by, wanted_ranks};
 use crate::threads::{Stop, ThreadPool, completed, scoped_map};
 
 /// Values for each wanted rank below which the candidates would be a large part of all.
@@ -105,16 +105,19 @@ impl<'a> Reading<'a> {
     pub(super) fn solve(mut self, quantile_spec: &QuantileSpec) -> Result<Solution> {
         let strategy = self.strategy.clone();
         let (seen, mut replies) = self.read(strategy.request())?;
-        let ranks = wanted_ranks(&[quantile_spec], seen.values);
+        let wanted = Wanted {
+            ranks: wanted_ranks(&[quantile_spec], seen.values),
+            bounds: false,
+        };
         let width = self.spec.width();
         if let Some(candidates) =
-            Candidates::of(width, seen.values, &ranks, strategy.request(), &mut replies)?
+            Candidates::of(width, seen.values, &wanted, strategy.request(), &mut replies)?
         {
             let pool = ThreadPool::scoped(self.threads, Stop::default());
             return completed(candidates.solve(strategy.label(), &self.reservation, &self.memory, pool));
         }
         (self.seen, self.first) = (Some(seen), Some(merged(replies)?));
-        completed(solve_ranks(&mut self, &strategy, ranks))
+        completed(solve_by(&mut self, &strategy, wanted))
     }
 
     /// Reads all values for one request: what was seen, and the answer of each thread.

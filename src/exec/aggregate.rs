@@ -13,9 +13,10 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use super::operator::comma_separated;
 use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
+use crate::functions::shape::ShapeName;
 use crate::key::{ByteSpec, KeySpec};
-use crate::quantile::AnswerSpec;
-use crate::quantile::{Quantile, QuantileSpec};
+use crate::quantile::{AnswerForm, AnswerSpec, Quantile, QuantileSpec};
+use crate::select::{Wanted, wanted_ranks};
 
 /// One aggregate of the operator: one column of its output.
 #[derive(Debug, Clone)]
@@ -34,6 +35,7 @@ pub struct QuantilesCall {
     answer_spec: AnswerSpec,
     /// How the call is answered from a sample; `None`: it is answered exactly.
     sampled: Option<Sampled>,
+    form: AnswerForm,
 }
 
 impl QuantilesCall {
@@ -54,7 +56,19 @@ impl QuantilesCall {
             filter,
             answer_spec: AnswerSpec::try_new(data_type, quantile_spec, is_list, false)?,
             sampled: None,
+            form: AnswerForm::Values,
         })
+    }
+
+    /// The call, whose answer has this form. The argument's type must have keys.
+    pub(crate) fn in_form(mut self, form: AnswerForm) -> Self {
+        self.form = form;
+        self
+    }
+
+    /// The form of the answer.
+    pub(super) fn form(&self) -> AnswerForm {
+        self.form
     }
 
     /// The call, answered by the nearest splitters of a sample. The argument's type must have keys.
@@ -67,6 +81,7 @@ impl QuantilesCall {
     #[cfg(feature = "cuda")]
     pub(crate) fn is_exact_by_keys(&self) -> bool {
         self.sampled.is_none()
+            && self.form == AnswerForm::Values
             && !self.answer_spec.is_distinct()
             && matches!(self.answer_spec, AnswerSpec::Keys(_))
     }
@@ -96,6 +111,14 @@ impl Display for QuantilesCall {
         } else {
             ""
         };
+        match self.form {
+            AnswerForm::Values => {}
+            AnswerForm::Bins(bins) => write!(f, "{}({}, {bins})", ShapeName::Histogram, self.argument)?,
+            AnswerForm::Fences => write!(f, "{}({})", ShapeName::Fences, self.argument)?,
+        }
+        if self.form != AnswerForm::Values {
+            return fmt_filter(&self.filter, f);
+        }
         let name: &dyn Display = match self.sampled {
             None => &EXACT_QUANTILES,
             Some(Sampled { bounds: false, .. }) => &GkName::ApproxPercentileSample,
@@ -201,6 +224,10 @@ pub(super) struct KeyColumn {
     pub(super) distinct: bool,
     /// Number of buckets, if the calls are answered from a sample.
     pub(super) buckets: Option<u32>,
+    /// Whether a call wants the number of values up to those at its ranks.
+    pub(super) counts: bool,
+    /// Whether a call wants fences.
+    pub(super) fences: bool,
 }
 
 impl KeyColumn {
@@ -272,7 +299,7 @@ impl Aggregates {
                 && column.distinct == distinct
                 && column.buckets == buckets
         };
-        self.columns.iter().position(same).unwrap_or_else(|| {
+        let index = self.columns.iter().position(same).unwrap_or_else(|| {
             self.columns.push(KeyColumn {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
@@ -280,9 +307,15 @@ impl Aggregates {
                 bytes: call.answer_spec.bytes().cloned(),
                 distinct,
                 buckets,
+                counts: false,
+                fences: false,
             });
             self.columns.len() - 1
-        })
+        });
+        let column = &mut self.columns[index];
+        column.counts |= call.form != AnswerForm::Values;
+        column.fences |= call.form == AnswerForm::Fences;
+        index
     }
 
     /// The calls over one key column, in the order of the output.
@@ -295,6 +328,14 @@ impl Aggregates {
     pub(super) fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let calls = self.calls_of(column);
         calls.map(|call| call.answer_spec().quantile_spec()).collect()
+    }
+
+    /// What the calls over a column want of `n` values.
+    pub(super) fn wanted(&self, column: usize, n: u64) -> Wanted {
+        Wanted {
+            ranks: wanted_ranks(&self.quantile_specs(column), n),
+            bounds: self.columns[column].counts,
+        }
     }
 
     /// Columns, calls and plain aggregates, as `EXPLAIN` shows them on one line.

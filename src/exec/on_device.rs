@@ -42,6 +42,7 @@ pub(super) fn is_for_device(column: &KeyColumn) -> bool {
     column.bytes.is_none()
         && !column.distinct
         && column.buckets.is_none()
+        && !column.counts
         && DeviceColumn::supports(column.spec.data_type())
 }
 

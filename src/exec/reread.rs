@@ -47,6 +47,9 @@ pub(super) struct RereadableInput {
     always: bool,
 }
 
+/// Bytes of a value of a type without a fixed width, as assumed.
+const LONG: usize = 32;
+
 /// Where rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -202,6 +205,18 @@ impl RereadableInput {
     /// Whether the rows are in memory.
     pub(super) fn is_in_memory(&self) -> bool {
         self.place == Place::Memory
+    }
+
+    /// Bytes of a row in all columns that are read from files, where strings and lists count as [`LONG`]; 0 for rows in memory.
+    pub(super) fn file_row_bytes(&self) -> usize {
+        if self.is_in_memory() {
+            return 0;
+        }
+        let schema = self.plan.schema();
+        let columns = schema.fields().iter();
+        columns
+            .map(|field| field.data_type().primitive_width().unwrap_or(LONG))
+            .sum()
     }
 
     /// Whether to read again at any size.

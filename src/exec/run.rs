@@ -21,7 +21,10 @@ use super::selection::SelectionContext;
 use super::while_reading::{ReadingColumn, WhileReadingContext};
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
-use crate::quantile::AnswerSpec;
+use crate::functions::shape::{Fenced, bins_between, fences_array};
+use crate::key::KeySpec;
+use crate::quantile::fences::quartile_ranks;
+use crate::quantile::{AnswerForm, AnswerSpec, TypedAnswerSpec};
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
 use crate::threads::PartitionTasks;
@@ -259,6 +262,11 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
             let answers = column
                 .quantile_spec()
                 .answers(column.spec(), solution.n, &key_at)?;
+            match call.form() {
+                AnswerForm::Values => {}
+                AnswerForm::Bins(_) => return bins(column, solution),
+                AnswerForm::Fences => return fences(column.spec(), solution),
+            }
             if call.wants_bounds() {
                 return with_bounds(column, answers, solution.n, |rank| solution.rank_bounds_at(rank));
             }
@@ -270,6 +278,30 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
         }
         _ => internal_err!("{call} was answered by another column"),
     }
+}
+
+/// The bins between the values of a call's quantiles, of which the first one is 0.
+fn bins(column: &TypedAnswerSpec, solution: &Solution) -> Result<ScalarValue> {
+    let quantiles = &column.quantile_spec().quantiles;
+    let edges = quantiles.iter().filter(|_| solution.n > 0).map(|quantile| {
+        let rank = quantile.rank(solution.n);
+        Ok((solution.key_at(rank)?, solution.rank_bounds_at(rank)?.1))
+    });
+    let bins = bins_between(column.spec(), &edges.collect::<Result<Vec<_>>>()?)?;
+    ScalarValue::try_from_array(&bins, 0)
+}
+
+/// The fences of a column, with the numbers of values beyond.
+fn fences(spec: &KeySpec, solution: &Solution) -> Result<ScalarValue> {
+    let found = match solution.n {
+        0 => None,
+        n => {
+            let [first, third] = quartile_ranks(n)?;
+            let quartiles = [solution.key_at(first)?, solution.key_at(third)?];
+            Fenced::of(spec, n, quartiles, |cut| solution.less_than(cut))?
+        }
+    };
+    ScalarValue::try_from_array(&fences_array(spec.data_type(), &[found])?, 0)
 }
 
 /// The accumulators of all partitions, merged into one.

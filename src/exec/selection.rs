@@ -12,15 +12,33 @@ use super::round_memory::{ColumnNeed, Columns, reserve_for_rounds};
 use crate::config::StrategyName;
 use crate::kernel::CpuBackend;
 use crate::kernel::byte_strings::ByteStrings;
-use crate::key::{ByteSpec, Width};
+use crate::key::{ByteSpec, KeyBits, KeySpec, Width};
 use crate::memory::RoundMemory;
 use crate::quantile::QuantileSpec;
+use crate::quantile::fences::{Edges, quartile_ranks};
+use crate::select::below::count_below;
 use crate::select::byte_strings::{ByteStringSelection, ByteStringSolution};
 use crate::select::choose::Plan;
 use crate::select::distinct::solve_distinct;
 use crate::select::splitters::nearest_splitters;
-use crate::select::{LocalShards, Solution, solve};
+use crate::select::{LocalShards, Shards, Solution, Wanted, solve_wanted, wanted_ranks};
 use crate::threads::{Stop, ThreadPool};
+
+/// The keys below which values are counted for fences; none where there are no fences.
+///
+/// # Errors
+/// An internal error if quartiles were not selected.
+pub(super) fn cuts_of_fences(spec: &KeySpec, solution: &Solution) -> Result<Vec<KeyBits>> {
+    if solution.n == 0 {
+        return Ok(Vec::new());
+    }
+    let [first, third] = quartile_ranks(solution.n)?;
+    let edges = Edges::of_keys(spec, [solution.key_at(first)?, solution.key_at(third)?])?;
+    Ok(match edges {
+        Some(edges) => edges.cuts(spec)?.list(),
+        None => Vec::new(),
+    })
+}
 
 /// The settings and resources that all selections of one execution share.
 pub(super) struct SelectionContext {
@@ -95,7 +113,18 @@ impl SelectionContext {
                 .await?
             }
             Some(buckets) => nearest_splitters(&mut shards, buckets, quantile_specs).await?,
-            None => solve(&mut shards, self.strategy, quantile_specs).await?,
+            None => {
+                let wanted = Wanted {
+                    ranks: wanted_ranks(quantile_specs, shards.population()),
+                    bounds: of.counts,
+                };
+                let mut solution = solve_wanted(&mut shards, self.strategy, wanted).await?;
+                if of.fences {
+                    let cuts = cuts_of_fences(&of.spec, &solution)?;
+                    count_below(&mut shards, &mut solution, &cuts).await?;
+                }
+                solution
+            }
         };
         Ok((columns, solution))
     }

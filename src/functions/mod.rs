@@ -75,7 +75,7 @@ pub use parsed::rewrite_calls;
 pub(crate) use peak::PeakSize;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use ranks::RankFunction;
-pub(crate) use shape::{ShapeFunction, TwoReads};
+pub(crate) use shape::{ShapeFunction, TwoReads, tukey_fences};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 pub(crate) use weighted::{ROW, WeightedReads};

@@ -88,6 +88,17 @@ impl KeyVec {
         on_width!(KeyVec, self, keys => select(keys, ranks))
     }
 
+    /// Number of keys that are less than `key`, in whatever order they are.
+    pub(crate) fn count_below(&self, key: KeyBits) -> u64 {
+        on_width!(KeyVec, self, keys => keys.iter().filter(|own| own.to_bits() < key).count() as u64)
+    }
+
+    /// The keys of ranks as [`Self::select`] gives them, each with the number of keys that are less, and of those that are at most it.
+    pub(crate) fn select_with_counts(&mut self, ranks: &[u64]) -> Vec<(KeyBits, [u64; 2])> {
+        let found = self.select(ranks);
+        on_width!(KeyVec, self, keys => with_counts(keys, found))
+    }
+
     /// Copies of the keys in pieces of at most `length` keys.
     pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = KeyVec> {
         let piece = move |start: usize| {
@@ -123,9 +134,30 @@ fn append<K>(own: &mut Vec<K>, mut other: Vec<K>) {
     own.append(&mut other);
 }
 
+/// Most ranks that are selected. A selection reads about 2n keys, a sort about n log n: past a handful of ranks the sort wins.
+const SELECTED: usize = 4;
+
+/// Each of `found`, which were selected from `keys`, with the number of keys that are less, and of those that are at most it.
+fn with_counts<K: Key>(keys: &[K], found: Vec<KeyBits>) -> Vec<(KeyBits, [u64; 2])> {
+    let is_sorted = found.len() > SELECTED;
+    let count = |is_below: &dyn Fn(K) -> bool| match is_sorted {
+        true => keys.partition_point(|key| is_below(*key)) as u64,
+        false => keys.iter().filter(|key| is_below(**key)).count() as u64,
+    };
+    let mut counted: Vec<(KeyBits, [u64; 2])> = Vec::with_capacity(found.len());
+    for bits in found {
+        let key = K::from_bits(bits);
+        let counts = match counted.last() {
+            Some((last, counts)) if *last == bits => *counts,
+            _ => [count(&|own| own < key), count(&|own| own <= key)],
+        };
+        counted.push((bits, counts));
+    }
+    counted
+}
+
 fn select<K: Key>(keys: &mut [K], ranks: &[u64]) -> Vec<KeyBits> {
-    // A selection reads about 2n keys, a sort about n log n: past a handful of ranks the sort wins.
-    if ranks.len() > 4 {
+    if ranks.len() > SELECTED {
         keys.sort_unstable();
         return ranks.iter().map(|rank| keys[*rank as usize].to_bits()).collect();
     }

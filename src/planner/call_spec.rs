@@ -6,10 +6,11 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use crate::functions::gk::Sampled;
+use crate::functions::shape::asked_of_ranks;
 use crate::functions::topk::Call;
 use crate::functions::{ExactQuantiles, GkFunction, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
-use crate::quantile::{Method, QuantileSpec};
+use crate::quantile::{AnswerForm, Method, QuantileSpec};
 
 /// A call: the values it is about, the rows it counts, and what it asks of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,6 +35,7 @@ pub(super) struct QuantilesAsked {
     pub(super) sampled: Option<Sampled>,
     /// Whether the call is one of DataFusion's own functions, which order values as `ORDER BY` does.
     pub(super) is_builtin: bool,
+    pub(super) form: AnswerForm,
 }
 
 /// A question for values of the best rows.
@@ -111,7 +113,7 @@ impl CallSpec<QuantilesAsked> {
                     }
                     None => return Ok(None),
                 },
-                (None, None) => return Ok(None),
+                (None, None) => return Self::of_ranks(call),
             };
         let Some(values) = args.first() else {
             return internal_err!("{} is planned with its values", call.func.name());
@@ -125,6 +127,23 @@ impl CallSpec<QuantilesAsked> {
             is_list: quantiles.is_list,
             sampled,
             is_builtin,
+            form: AnswerForm::Values,
+        };
+        Ok(Some(Self::of(call, values, asked)))
+    }
+
+    /// What a call asks that is answered by ranks of its values in another form than theirs; `None` if it is no such call.
+    fn of_ranks(call: &AggregateFunction) -> Result<Option<Self>> {
+        let (Some((quantile_spec, form)), Some(values)) = (asked_of_ranks(call)?, call.params.args.first())
+        else {
+            return Ok(None);
+        };
+        let asked = QuantilesAsked {
+            quantile_spec,
+            is_list: true,
+            sampled: None,
+            is_builtin: false,
+            form,
         };
         Ok(Some(Self::of(call, values, asked)))
     }
@@ -144,6 +163,7 @@ impl CallSpec<QuantilesAsked> {
             is_list: false,
             sampled: None,
             is_builtin: false,
+            form: AnswerForm::Values,
         };
         let spec = Self::of(call, values, asked);
         Ok(Self {
@@ -152,13 +172,14 @@ impl CallSpec<QuantilesAsked> {
         })
     }
 
-    /// Whether an operator of this crate selects the answer. Exact calls always are. A call that is answered from a
-    /// sample is where there are no groups and no `DISTINCT`, and its values, of a type that `input` tells, have keys
-    /// of fixed width.
+    /// Whether an operator of this crate selects the answer. Exact quantiles always are. A call that is answered from a
+    /// sample, or in another form than its quantiles, is where there are no groups and no `DISTINCT`, and its values, of a
+    /// type that `input` tells, have keys of fixed width.
     pub(super) fn is_selected(&self, is_grouped: bool, input: &DFSchema) -> bool {
         let has_keys =
             || matches!(self.values.get_type(input), Ok(data_type) if KeySpec::supports(&data_type));
-        self.asked.sampled.is_none() || (!is_grouped && !self.distinct && has_keys())
+        let is_plain = self.asked.sampled.is_none() && self.asked.form == AnswerForm::Values;
+        is_plain || (!is_grouped && !self.distinct && has_keys())
     }
 }
 

@@ -107,7 +107,7 @@ impl Lowering<'_> {
         Ok(match (call.asked.sampled, call.distinct) {
             (Some(sampled), _) => planned.sampled(sampled),
             (None, true) => planned.distinct(),
-            (None, false) => planned,
+            (None, false) => planned.in_form(call.asked.form),
         })
     }
 

@@ -6,6 +6,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, when};
 use super::call_spec::{CallSpec, QuantilesAsked};
 use crate::exec::staged::StagedCall;
 use crate::key::KeySpec;
+use crate::quantile::AnswerForm;
 
 /// The argument of a staged call. Calls with equal arguments share one column of keys.
 #[derive(PartialEq)]
@@ -47,7 +48,7 @@ pub(super) fn argument_of(
 ) -> Result<Option<Argument>> {
     // Stages read groups from rows of the input: the distinct values of a group are no such rows. Bounds of ranks are answered
     // without groups only.
-    if is_grouped && (call.distinct || wants_bounds(call)) {
+    if is_grouped && (call.distinct || wants_bounds(call)) || call.asked.form != AnswerForm::Values {
         return Ok(None);
     }
     let data_type = call.values.get_type(input)?;

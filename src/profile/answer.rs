@@ -1,13 +1,15 @@
 //! What the first read of a table tells of its columns.
 
-use datafusion::arrow::array::{Array, AsArray, RecordBatch};
+use datafusion::arrow::array::{Array, AsArray, RecordBatch, StructArray};
 use datafusion::arrow::datatypes::{DataType, Float64Type};
-use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, internal_datafusion_err};
+use datafusion::common::{
+    DataFusionError, Result, ScalarValue, exec_err, internal_datafusion_err, internal_err,
+};
 
 use super::counted::Counted;
-use super::fences::fences;
 use super::measures::{Described, Measure, RANKS};
-use super::types::{ColumnProfile, Lengths, TOP_VALUES};
+use super::types::{Bin, ColumnProfile, Fences, Lengths, TOP_VALUES};
+use crate::quantile::fences::Edges;
 
 /// One row of aggregates.
 pub(super) struct Answer<'a> {
@@ -72,9 +74,15 @@ impl<'a> Answer<'a> {
                 .value(&name(Measure::Least))?
                 .zip(self.value(&name(Measure::Greatest))?),
         };
-        let fences = match found(25).zip(found(75)) {
-            Some((first, third)) => fences(&first, &third)?,
-            None => None,
+        let fences = match (self.value(&name(Measure::Fences))?, found(25).zip(found(75))) {
+            (Some(fences), _) => counted_fences(&fences)?,
+            (None, Some((first, third))) => open_fences(&first, &third)?,
+            (None, None) => None,
+        };
+        let histogram = match self.value(&name(Measure::Histogram))? {
+            Some(bins) if has_values => Some(bins_of(&bins)?),
+            Some(_) => Some(Vec::new()),
+            None => (column.kind.has_percentiles() && !has_values).then(Vec::new),
         };
         let lengths = self.float(&name(Measure::MeanLength)).map(|mean| {
             Ok::<_, DataFusionError>(Lengths {
@@ -100,7 +108,7 @@ impl<'a> Answer<'a> {
             fences,
             percentiles,
             top: Vec::new(),
-            histogram: (column.kind.has_percentiles() && !has_values).then(Vec::new),
+            histogram,
         };
         Ok(Draft { profile, counted })
     }
@@ -121,6 +129,64 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// A field of a struct of one row.
+fn field(answer: &StructArray, name: &str) -> Result<ScalarValue> {
+    match answer.column_by_name(name) {
+        Some(column) => ScalarValue::try_from_array(column, 0),
+        None => internal_err!("no '{name}' of {answer:?}"),
+    }
+}
+
+/// A field that is a count.
+fn count(answer: &StructArray, name: &str) -> Result<u64> {
+    match field(answer, name)? {
+        ScalarValue::UInt64(Some(count)) => Ok(count),
+        other => internal_err!("'{name}' is {other}"),
+    }
+}
+
+/// The answer of `tukey_fences`.
+fn counted_fences(answer: &ScalarValue) -> Result<Option<Fences>> {
+    match answer {
+        answer if answer.is_null() => Ok(None),
+        ScalarValue::Struct(answer) => Ok(Some(Fences {
+            low: field(answer, "low")?,
+            high: field(answer, "high")?,
+            beyond: Some((count(answer, "below")?, count(answer, "above")?)),
+        })),
+        other => internal_err!("fences are {other}"),
+    }
+}
+
+/// The fences of values with these quartiles, without counts.
+fn open_fences(first: &ScalarValue, third: &ScalarValue) -> Result<Option<Fences>> {
+    let edges = Edges::of(first, third)?;
+    Ok(edges.map(|Edges { low, high }| Fences {
+        low,
+        high,
+        beyond: None,
+    }))
+}
+
+/// The answer of `histogram`.
+fn bins_of(answer: &ScalarValue) -> Result<Vec<Bin>> {
+    let ScalarValue::List(list) = answer else {
+        return internal_err!("a histogram is {answer}");
+    };
+    let bins = list.value(0);
+    let bins = bins.as_struct();
+    (0..bins.len())
+        .map(|row| {
+            let bin = bins.slice(row, 1);
+            Ok(Bin {
+                low: field(&bin, "low")?,
+                high: field(&bin, "high")?,
+                count: count(&bin, "count")?,
+            })
+        })
+        .collect()
+}
+
 /// A column's profile after the first read.
 pub(super) struct Draft {
     pub(super) profile: ColumnProfile,
@@ -129,9 +195,15 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Whether a second read tells more.
+    /// Whether a second read may tell more.
     pub(super) fn is_open(&self) -> bool {
-        self.counted.as_ref().is_some_and(|counted| !counted.is_whole())
+        let is_counted = |counted: &Counted| counted.is_whole() || counted.short_by == 0 && self.has_bins();
+        self.counted.as_ref().is_some_and(|counted| !is_counted(counted))
+    }
+
+    /// Whether the histogram is there, and the values beyond the fences are counted, as far as the column has any.
+    fn has_bins(&self) -> bool {
+        self.profile.percentiles.is_empty() || self.profile.histogram.is_some()
     }
 
     /// Adds what the counts of all distinct values tell.
@@ -142,7 +214,7 @@ impl Draft {
         if counted.short_by == 0 {
             self.profile.top = counted.top(TOP_VALUES)?;
         }
-        if !counted.is_whole() || self.profile.percentiles.is_empty() {
+        if !counted.is_whole() || self.has_bins() {
             return Ok(());
         }
         if let Some(least) = self.profile.percentile(0).cloned() {

@@ -14,7 +14,8 @@ use datafusion::logical_expr::{
 
 use super::types::BINS;
 use crate::functions::constant_list;
-use crate::functions::expr_fn::exact_quantiles;
+use crate::functions::expr_fn::{exact_quantiles, histogram_equi_depth};
+use crate::functions::tukey_fences;
 use crate::quantile::Method;
 
 /// Percentages of the percentiles of a profile: those that [`super::types::PERCENTAGES`] tells, and the edges of [`BINS`] bins.
@@ -173,7 +174,13 @@ impl Described {
     }
 
     /// The calls that describe this column, each with a name of its own that ends in `place`.
-    pub(super) fn calls(&self, place: usize, frequencies: &AggregateUDF) -> Result<Vec<Expr>> {
+    /// `by_group`: they are over groups of rows.
+    pub(super) fn calls(
+        &self,
+        place: usize,
+        frequencies: &AggregateUDF,
+        by_group: bool,
+    ) -> Result<Vec<Expr>> {
         let value = || self.value.clone();
         let mut calls = vec![(Measure::Values, count(value()))];
         if self.kind.has_frequencies() {
@@ -189,6 +196,11 @@ impl Described {
                 Measure::Percentiles,
                 exact_quantiles(value(), ranks, Method::Disc, false),
             ));
+            // Accumulators of groups would hold all values.
+            if !by_group {
+                calls.push((Measure::Histogram, histogram_equi_depth(value(), BINS)));
+                calls.push((Measure::Fences, tukey_fences(value())));
+            }
         }
         if self.kind == Kind::Number {
             calls.push((Measure::Mean, avg(cast(value(), DataType::Float64))));
@@ -233,6 +245,8 @@ pub(super) enum Measure {
     Values,
     Frequencies,
     Percentiles,
+    Histogram,
+    Fences,
     Mean,
     Deviation,
     NotANumber,

@@ -14,20 +14,21 @@
 //! # }
 //! ```
 //!
-//! A column with more distinct values than [`MOST_DISTINCT`] is read a second time, by a count alone: for its histogram, for the values
-//! beyond its fences, and for how often its most frequent values occur. `SUMMARIZE t` is the same in SQL ([`SummarizeStatement`]).
+//! Where a column has more distinct values than [`MOST_DISTINCT`], and some may be among the most frequent ones, a second read counts those. By
+//! groups it is read a second time for its histograms and the values beyond its fences too. `SUMMARIZE t` is the same in SQL
+//! ([`SummarizeStatement`]).
 
 mod answer;
 mod counted;
-mod fences;
 mod frequencies;
 mod measures;
+mod position;
 mod questions;
 mod read;
 mod statement;
 mod types;
 
-pub use fences::position;
+pub use position::position;
 pub use read::{profile, profile_by};
 pub use statement::{SummarizeStatement, text};
 pub use types::{

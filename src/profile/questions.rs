@@ -94,7 +94,7 @@ impl Question {
             question.contenders = contenders.into_iter().map(|(value, _)| value).collect();
             question.others = others;
         }
-        if column.kind.has_percentiles() {
+        if column.kind.has_percentiles() && draft.profile.histogram.is_none() {
             let percents = (0..=BINS).map(|bin| (bin * 100 / BINS) as u8);
             let mut edges = percents.filter_map(|percent| draft.profile.percentile(percent).cloned());
             question.least = edges.next();
@@ -143,9 +143,13 @@ impl Questions {
             }
         }
         let fence = |edge: fn(&Fences) -> &ScalarValue| {
-            let open = drafts
-                .iter()
-                .map(|draft| draft.profile.fences.as_ref().filter(|_| draft.is_open()));
+            let open = drafts.iter().map(|draft| {
+                draft
+                    .profile
+                    .fences
+                    .as_ref()
+                    .filter(|fences| fences.beyond.is_none() && draft.is_open())
+            });
             open.map(|fences| fences.map(|fences| edge(fences).clone()))
                 .collect::<Vec<_>>()
         };
@@ -207,7 +211,7 @@ impl Questions {
             top.truncate(TOP_VALUES);
             profile.top = top;
         }
-        if let Some(fences) = &mut profile.fences {
+        if let Some(fences) = profile.fences.as_mut().filter(|fences| fences.beyond.is_none()) {
             fences.beyond = Some((
                 answer.number(&name("below", place))?,
                 answer.number(&name("above", place))?,

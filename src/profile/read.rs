@@ -1,4 +1,4 @@
-//! Reads a table for its profile: all columns once, and those with many distinct values a second time.
+//! Reads a table for its profile: all columns once, and a second time what one read leaves open.
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
@@ -203,7 +203,7 @@ impl Reader {
         let function = self.frequencies(columns.len());
         let mut calls = vec![count(lit(1)).alias(ROWS)];
         for (place, column) in columns.iter().enumerate() {
-            calls.extend(column.calls(place, &function)?);
+            calls.extend(column.calls(place, &function, !self.by.is_empty())?);
         }
         let mut frame = self.frame(self.plan.clone()).aggregate(self.keys(), calls)?;
         if !self.by.is_empty() {

@@ -67,7 +67,7 @@ pub struct ColumnProfile {
     /// only those that are proved to be the most frequent.
     pub top: Vec<(ScalarValue, u64)>,
     /// Numbers and times: the values between edges that part them into [`BINS`] bins of about the same number of values. `None` if it would take
-    /// a second read of a query that may give other rows then.
+    /// a second read of a query that may give other rows then, as profiles by groups do.
     pub histogram: Option<Vec<Bin>>,
 }
 
@@ -118,7 +118,8 @@ pub struct Fences {
     pub low: ScalarValue,
     /// The upper fence; the greatest value that is not beyond it, for types that are no floating point.
     pub high: ScalarValue,
-    /// Number of values below and above; `None` if it would take a second read of a query that may give other rows then.
+    /// Number of values below and above; `None` if it would take a second read of a query that may give other rows then, as profiles by
+    /// groups do.
     pub beyond: Option<(u64, u64)>,
 }
 

@@ -12,6 +12,17 @@ use datafusion::common::{Result, ScalarValue};
 use super::QuantileSpec;
 use crate::key::{ByteSpec, KeySpec, Order, PrefixKey};
 
+/// What a call gives of the values at the ranks of its quantiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum AnswerForm {
+    /// The values.
+    Values,
+    /// Bins between them, at most so many, with the number of values in each. The first quantile is 0.
+    Bins(usize),
+    /// The fences that follow from them, the quartiles, and the numbers of values beyond.
+    Fences,
+}
+
 /// The question of one call about a column, whose keys (or byte strings) become the answers.
 #[derive(Debug, Clone)]
 pub(crate) struct TypedAnswerSpec<S = KeySpec> {

@@ -10,6 +10,7 @@ mod answer_type;
 mod between;
 mod builtin;
 mod byte_strings;
+pub(crate) mod fences;
 mod method;
 mod number;
 mod pick;
@@ -21,7 +22,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use answer::{AnswerSpec, Typed, TypedAnswerSpec, state_item, state_type};
+pub(crate) use answer::{AnswerForm, AnswerSpec, Typed, TypedAnswerSpec, state_item, state_type};
 pub(crate) use between::Interpolation;
 pub use method::Method;
 use number::Fraction;

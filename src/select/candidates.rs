@@ -1,6 +1,7 @@
 //! The end of a selection in which partitions collected the keys around the wanted ranks: all threads select among these keys, as
 //! among a smaller column.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::progress::Progress;
-use super::{LocalShards, RoundTrace, Shards, Solution, solve_ranks};
+use super::{LocalShards, RoundTrace, Shards, Solution, Wanted, solve_by};
 use crate::config::StrategyName;
 use crate::kernel::cpu::shard_of_keys;
 use crate::kernel::round::{Reply, Request};
@@ -22,7 +23,7 @@ const LEAST: u64 = 1 << 18;
 /// The keys that partitions collected in the cells of all wanted ranks.
 pub(crate) struct Candidates {
     n: u64,
-    ranks: Vec<u64>,
+    wanted: Wanted,
     /// The rank of the same value among the candidates, for each of `ranks`.
     among: Vec<u64>,
     /// The candidates of each partition.
@@ -32,7 +33,7 @@ pub(crate) struct Candidates {
 
 impl Candidates {
     /// Takes the collected keys out of the replies of all partitions to `request`, a count of all of the `n` values. `None`, and the
-    /// replies are as before, if the keys are few, or do not hold every one of `ranks`, or a partition had no memory for them: merged
+    /// replies are as before, if the keys are few, or do not hold every wanted rank, or a partition had no memory for them: merged
     /// replies say what is wrong, if anything is.
     ///
     /// # Errors
@@ -40,7 +41,7 @@ impl Candidates {
     pub(crate) fn of(
         width: Width,
         n: u64,
-        ranks: &[u64],
+        wanted: &Wanted,
         request: &Request,
         replies: &mut [Reply],
     ) -> Result<Option<Self>> {
@@ -51,7 +52,7 @@ impl Candidates {
         let Some(counts) = counts_of(replies, cells.len(), keep.len()) else {
             return Ok(None);
         };
-        let mut progress = Progress::try_new(width, n, ranks.to_vec())?;
+        let mut progress = Progress::try_new(width, n, wanted.ranks.clone())?;
         progress.narrow(cells, &counts, &[], Vec::new())?;
         if progress.candidates() < LEAST {
             return Ok(None);
@@ -67,13 +68,13 @@ impl Candidates {
             among.extend(own.map(|rank| rank - active.below + before));
             before += active.inside;
         }
-        if among.len() < ranks.len() {
+        if among.len() < wanted.ranks.len() {
             return Ok(None);
         }
         let keys = replies.iter_mut().map(|reply| taken(reply, &lists, width));
         Ok(Some(Self {
             n,
-            ranks: ranks.to_vec(),
+            wanted: wanted.clone(),
             among,
             keys: keys.collect::<Result<_>>()?,
             start,
@@ -107,21 +108,34 @@ impl Candidates {
             elapsed: self.start.elapsed(),
             values: candidates,
         }];
-        let found = solve_ranks(&mut shards, strategy.as_ref(), self.among).await?;
+        let wanted = Wanted {
+            ranks: self.among,
+            bounds: self.wanted.bounds,
+        };
+        let found = solve_by(&mut shards, strategy.as_ref(), wanted).await?;
         rounds.extend(found.rounds);
+        // All copies of a key are among the candidates, so that its ranks are as far apart as there.
+        let moved = |bounds: Vec<(u64, u64)>| {
+            let ranks = self.wanted.ranks.iter().zip(&found.ranks);
+            let bounds = ranks.zip(bounds);
+            bounds
+                .map(|((rank, among), (least, most))| (rank - (among - least), rank + (most - among)))
+                .collect()
+        };
         Ok(Solution {
             n: self.n,
             strategy: label,
             rounds,
-            ranks: self.ranks,
+            rank_bounds: found.rank_bounds.map(moved),
+            ranks: self.wanted.ranks,
             keys: found.keys,
-            rank_bounds: None,
+            below: BTreeMap::new(),
         })
     }
 }
 
 /// The merged counts of `cells` cells. `None` if a reply has no list for each of `kept` cells.
-fn counts_of(replies: &[Reply], cells: usize, kept: usize) -> Option<Vec<u64>> {
+pub(super) fn counts_of(replies: &[Reply], cells: usize, kept: usize) -> Option<Vec<u64>> {
     let mut counts = vec![0_u64; cells];
     for reply in replies {
         let Reply::Counts {

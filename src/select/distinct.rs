@@ -10,6 +10,7 @@
 //! fit are cut evenly until they do, or until they hold one key. The cost is a sort of the collected keys, in pieces, on all threads.
 //! Many copies of few values cost nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -95,6 +96,7 @@ pub(crate) async fn solve_distinct(
         ranks,
         keys,
         rank_bounds: None,
+        below: BTreeMap::new(),
     })
 }
 

@@ -15,6 +15,7 @@
 //! | [`Dibms`](bms::Dibms) | sample, count, count ... until resolved, then single keys | DIBMS, section II-B |
 //! | [`GkSelect`](gk_select::GkSelect) | sketch, count and extract in one read | GK Select, sections IV and V |
 
+pub(crate) mod below;
 pub mod bms;
 pub(crate) mod byte_strings;
 pub(crate) mod candidates;
@@ -35,6 +36,6 @@ pub(crate) mod while_reading;
 
 pub use local::LocalShards;
 pub(crate) use progress::countable;
-pub(crate) use solve::wanted_ranks;
 pub use solve::{RoundTrace, Solution, solve, solve_ranks};
+pub(crate) use solve::{Wanted, solve_by, solve_wanted, wanted_ranks};
 pub use strategy::{Found, NextStep, Shards, Strategy};

@@ -51,7 +51,7 @@ pub struct Progress {
     pub(crate) budget: MemoryBudget,
     /// Whether an extraction found no memory for the candidates.
     pub(crate) overflowed: bool,
-    /// The least and the greatest rank of each key, where answers are approximate.
+    /// The least and the greatest rank of each key, where they are wanted, or answers are approximate.
     rank_bounds: Option<Vec<(u64, u64)>>,
 }
 
@@ -88,6 +88,12 @@ impl Progress {
             overflowed: false,
             rank_bounds: None,
         })
+    }
+
+    /// The same state, of a selection that finds the least and the greatest rank of each key too.
+    pub(crate) fn with_rank_bounds(mut self) -> Self {
+        self.rank_bounds = Some(vec![(0, 0); self.ranks.len()]);
+        self
     }
 
     /// Width of the keys.
@@ -144,7 +150,7 @@ impl Progress {
         keys.ok_or_else(|| internal_datafusion_err!("a selection ended with ranks that were not found"))
     }
 
-    /// The least and the greatest rank of each key; `None` if each key has its target rank.
+    /// The least and the greatest rank of each key; `None` if they are not known.
     pub(crate) fn take_rank_bounds(&mut self) -> Option<Vec<(u64, u64)>> {
         self.rank_bounds.take()
     }
@@ -254,6 +260,9 @@ impl Progress {
     /// Finds the keys of a bracket's ranks if it holds one key only or its keys are given; else the bracket stays active.
     fn settle(&mut self, active: Active, keys: Option<&mut KeyVec>) -> Result<()> {
         if active.bracket.first == active.bracket.last {
+            if let Some(bounds) = &mut self.rank_bounds {
+                bounds[active.ranks.clone()].fill((active.below + 1, active.below + active.inside));
+            }
             self.keys[active.ranks].fill(Some(active.bracket.first));
             return Ok(());
         }
@@ -272,7 +281,17 @@ impl Progress {
             .iter()
             .map(|rank| rank - active.below - 1)
             .collect();
-        for (slot, key) in self.keys[active.ranks].iter_mut().zip(keys.select(&local)) {
+        let found = match &mut self.rank_bounds {
+            None => keys.select(&local),
+            Some(bounds) => {
+                let (found, counts): (Vec<_>, Vec<_>) = keys.select_with_counts(&local).into_iter().unzip();
+                for (slot, [less, at_most]) in bounds[active.ranks.clone()].iter_mut().zip(counts) {
+                    *slot = (active.below + less + 1, active.below + at_most);
+                }
+                found
+            }
+        };
+        for (slot, key) in self.keys[active.ranks].iter_mut().zip(found) {
             *slot = Some(key);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Runs a strategy over shards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,10 @@ pub struct Solution {
     pub(super) ranks: Vec<u64>,
     /// The key of each target rank.
     pub(super) keys: Vec<KeyBits>,
-    /// The least and the greatest rank of each key; `None` if each key has its target rank.
+    /// The least and the greatest rank of each key; `None` if they were not wanted.
     pub(super) rank_bounds: Option<Vec<(u64, u64)>>,
+    /// Numbers of values below keys, for the keys for which they were counted.
+    pub(super) below: BTreeMap<KeyBits, u64>,
 }
 
 impl Solution {
@@ -50,8 +53,7 @@ impl Solution {
         Ok(self.keys[self.index_of(rank)?])
     }
 
-    /// The least and the greatest rank that the key of a target rank is known to have. Both are the target rank, unless the answer is
-    /// approximate.
+    /// The least and the greatest rank that the key of a target rank is known to have. Both are the target rank if no others were wanted.
     ///
     /// # Errors
     /// Those of [`Self::key_at`].
@@ -67,6 +69,14 @@ impl Solution {
         let index = self.ranks.binary_search(&rank);
         index.map_err(|_| internal_datafusion_err!("rank {rank} was not selected"))
     }
+}
+
+/// What a selection is to find: the keys of ranks (from 1, ascending, distinct, at most the number of values).
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) ranks: Vec<u64>,
+    /// Whether the least and the greatest rank of each key are wanted too.
+    pub(crate) bounds: bool,
 }
 
 /// Rounds after which a strategy must have ended: every strategy halves its brackets in each round.
@@ -95,7 +105,22 @@ pub async fn solve(
 ) -> Result<Solution> {
     let n = shards.population();
     let ranks = wanted_ranks(quantile_specs, n);
+    solve_wanted(shards, strategy, Wanted { ranks, bounds: false }).await
+}
+
+/// Finds what is wanted: without rounds where the shards can do that, else in rounds that all of them share.
+///
+/// # Errors
+/// Those of the shards.
+pub(crate) async fn solve_wanted(
+    shards: &mut dyn Shards,
+    strategy: StrategyName,
+    wanted: Wanted,
+) -> Result<Solution> {
+    let Wanted { ranks, bounds } = wanted;
+    let n = shards.population();
     if strategy.is_sample_select()
+        && !bounds
         && let Some(Found { label, keys }) = shards.select(&ranks).await?
     {
         return Ok(Solution {
@@ -105,10 +130,11 @@ pub async fn solve(
             ranks,
             keys,
             rank_bounds: None,
+            below: BTreeMap::new(),
         });
     }
     let strategy = shards.strategy(strategy, &ranks)?;
-    solve_ranks(shards, strategy.as_ref(), ranks).await
+    solve_by(shards, strategy.as_ref(), Wanted { ranks, bounds }).await
 }
 
 /// Finds the keys of ranks by a strategy. Ranks count from 1; they must be ascending, distinct, and at most the population.
@@ -120,9 +146,24 @@ pub async fn solve_ranks(
     strategy: &dyn Strategy,
     ranks: Vec<u64>,
 ) -> Result<Solution> {
-    let n = shards.population();
+    solve_by(shards, strategy, Wanted { ranks, bounds: false }).await
+}
+
+/// Finds what is wanted by a strategy.
+///
+/// # Errors
+/// Those of [`solve_ranks`].
+pub(crate) async fn solve_by(
+    shards: &mut dyn Shards,
+    strategy: &dyn Strategy,
+    wanted: Wanted,
+) -> Result<Solution> {
+    let (n, ranks) = (shards.population(), wanted.ranks);
     let mut rounds = Vec::new();
     let mut progress = Progress::try_new(shards.width(), n, ranks.clone())?;
+    if wanted.bounds {
+        progress = progress.with_rank_bounds();
+    }
     progress.budget = shards.budget();
     let mut step = if progress.is_done() {
         NextStep::Done(progress)
@@ -142,6 +183,7 @@ pub async fn solve_ranks(
                     ranks,
                     keys,
                     rank_bounds,
+                    below: BTreeMap::new(),
                 });
             }
         };

@@ -18,10 +18,10 @@ use super::progress::Progress;
 use super::sample_select::{AroundRank, count_and_keep, first_cells, set_hitters_apart, touching};
 use super::sampled::{next_key, positions};
 use super::{NextStep, Strategy};
-use crate::cells::{Bracket, Brackets};
+use crate::cells::{Bracket, Brackets, Cells, Edges, MAX_CELLS};
 use crate::kernel::cpu::sample::mix;
 use crate::kernel::round::{Reply, Request};
-use crate::key::{KeyVec, Width};
+use crate::key::{KeyBits, KeyVec, Width};
 use crate::memory::MemoryBudget;
 
 /// Most ranks that are counted by comparisons with the ends of their brackets.
@@ -39,6 +39,17 @@ pub(crate) struct WhileReading {
     budget: MemoryBudget,
     /// Reads that are expected.
     reads: usize,
+    /// Number of values, as estimated.
+    n: u64,
+    /// Where keys lie below which values are counted by the first read; empty if another read counts them.
+    places: Vec<Bracket>,
+}
+
+/// Keys that follow from the keys of two ranks.
+pub(crate) struct Derived<'a> {
+    pub(crate) ranks: [u64; 2],
+    /// The keys that follow from two keys, as many for any two, ascending; none where there are none.
+    pub(crate) cuts: &'a dyn Fn([KeyBits; 2]) -> Result<Vec<KeyBits>>,
 }
 
 impl WhileReading {
@@ -61,7 +72,7 @@ impl WhileReading {
         } else {
             around_many(&progress, &sample)?
         };
-        let kept = kept(&request, &sample, &progress);
+        let kept = kept(&request, &sample, n, width);
         let request = match request {
             Request::Count { cells, within, .. } if kept > budget.keys => Request::Count {
                 cells,
@@ -75,7 +86,30 @@ impl WhileReading {
             sample,
             request,
             budget,
+            n,
+            places: Vec::new(),
         })
+    }
+
+    /// The same rounds, whose first read also keeps the keys around those that follow from its answers, if there is room for them.
+    ///
+    /// # Errors
+    /// Those of `derived`.
+    pub(crate) fn with_places(mut self, width: Width, derived: &Derived<'_>) -> Result<Self> {
+        let places = places(&self.sample, self.n, width, derived)?;
+        if self.reads > 1 || places.is_empty() {
+            return Ok(self);
+        }
+        let request = keeping(&self.request, &places, width)?;
+        if kept(&request, &self.sample, self.n, width) <= self.budget.keys {
+            (self.request, self.places) = (request, places);
+        }
+        Ok(self)
+    }
+
+    /// Where keys lie below which values are counted by the first read.
+    pub(crate) fn places(&self) -> &[Bracket] {
+        &self.places
     }
 
     /// The rounds for `ranks` of `n` values, where it is proved between which keys each rank lies: in the bracket of the same index.
@@ -103,6 +137,8 @@ impl WhileReading {
             request: count_and_keep(&progress, cuts, kept, Brackets::all(width))?,
             budget,
             reads: if inside <= budget.keys { 1 } else { 2 },
+            n,
+            places: Vec::new(),
         })
     }
 
@@ -157,16 +193,61 @@ fn around_many(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     })
 }
 
+/// Brackets in which keys lie that follow from the keys of two ranks, by a sorted sample.
+fn places(sample: &KeyVec, n: u64, width: Width, derived: &Derived<'_>) -> Result<Vec<Bracket>> {
+    let [low, high] = derived
+        .ranks
+        .map(|rank| AroundRank::new(rank, n, sample, 0).bracket(width));
+    let apart = (derived.cuts)([low.first, high.last])?;
+    let near = (derived.cuts)([low.last, high.first.max(low.last)])?;
+    let ends = apart.iter().zip(&near);
+    let place = |(one, other): (&KeyBits, &KeyBits)| Bracket {
+        first: *one.min(other),
+        last: *one.max(other),
+    };
+    Ok(match apart.len() == near.len() {
+        true => ends.map(place).collect(),
+        false => Vec::new(),
+    })
+}
+
+/// The count that also keeps the keys of the cells that touch `places`.
+fn keeping(request: &Request, places: &[Bracket], width: Width) -> Result<Request> {
+    let Request::Count { cells, within, keep } = request else {
+        return internal_err!("the first read counts");
+    };
+    let kept: Vec<Bracket> = keep.iter().filter_map(|cell| cells.range(*cell, width)).collect();
+    let cells = match cells {
+        Cells::Edges(edges) if edges.as_slice().len() + 2 * places.len() + 1 < MAX_CELLS => {
+            let ends = places
+                .iter()
+                .flat_map(|place| [Some(place.first), next_key(place.last, width)]);
+            let cuts = edges.as_slice().iter().copied().chain(ends.flatten());
+            Cells::Edges(Edges::try_new(cuts.collect())?)
+        }
+        cells => cells.clone(),
+    };
+    let mut keep = touching(&cells, &kept, width);
+    for place in places {
+        keep.extend(touching(&cells, std::slice::from_ref(place), width));
+    }
+    keep.sort_unstable();
+    keep.dedup();
+    Ok(Request::Count {
+        cells,
+        within: within.clone(),
+        keep,
+    })
+}
+
 /// Values that a count keeps, by a sorted sample: a quarter more than expected, to be safe.
-fn kept(request: &Request, sample: &KeyVec, progress: &Progress) -> u64 {
+fn kept(request: &Request, sample: &KeyVec, n: u64, width: Width) -> u64 {
     let Request::Count { cells, keep, .. } = request else {
         return 0;
     };
-    let ranges = keep
-        .iter()
-        .filter_map(|cell| cells.range(*cell, progress.width()));
+    let ranges = keep.iter().filter_map(|cell| cells.range(*cell, width));
     let sampled: usize = ranges.map(|range| positions(sample, &range).len()).sum();
-    let kept = u128::from(progress.population()) * sampled as u128 / sample.len().max(1) as u128;
+    let kept = u128::from(n) * sampled as u128 / sample.len().max(1) as u128;
     (kept + kept / 4) as u64
 }
 

@@ -13,6 +13,7 @@ use datafusion::logical_expr::{
 use super::asked::{Asked, Question, ShapeAccumulator, ShapeGroups};
 use super::call::{Constants, check_distinct, evaluated_constants};
 use super::deviation::Deviation;
+use super::fences::{TukeyFences, fences_fields};
 use super::frequency::{Frequency, counted_fields};
 use super::histogram::{EquiDepth, EquiWidth, bin_fields, edge_type};
 use super::mean::RobustMean;
@@ -131,6 +132,7 @@ impl ShapeFunction {
                 let asked = EquiWidth::try_new(&spec, bins)?;
                 Ok(about_keys::<M, _>(spec, asked, is_distinct))
             }
+            (ShapeName::Fences, _) => Ok(about_keys::<M, _>(KeySpec::try_new(x)?, TukeyFences, is_distinct)),
             (_, constants) => self.about_numbers::<M>(x, constants, is_distinct),
         }
     }
@@ -194,6 +196,7 @@ impl AggregateUDFImpl for ShapeFunction {
             ShapeName::TopValues => list_of(counted_fields(&x)),
             ShapeName::Histogram => list_of(bin_fields(&x)),
             ShapeName::EquiWidth => list_of(bin_fields(&edge_type(&x)?)),
+            ShapeName::Fences => DataType::Struct(fences_fields(&x)),
             name @ (ShapeName::Mad | ShapeName::TrimmedMean | ShapeName::WinsorizedMean) => {
                 number_type(name, &x)?
             }
@@ -245,10 +248,13 @@ pub(crate) fn shape_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES
 }
 
-/// The registered function of a name.
+/// The function of a name; the registered one if SQL has it.
 pub(crate) fn shape(sql_name: ShapeName) -> Arc<AggregateUDF> {
     let found = AGGREGATES
         .iter()
         .find(|function| function.name() == sql_name.as_str());
-    Arc::clone(found.expect("there is one for each name"))
+    match found {
+        Some(function) => Arc::clone(function),
+        None => Arc::new(AggregateUDF::from(ShapeFunction::new(sql_name))),
+    }
 }

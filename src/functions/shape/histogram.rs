@@ -81,6 +81,26 @@ pub(super) fn edges_of_equal_depth(edges: &[KeyBits]) -> Vec<KeyBits> {
     edges
 }
 
+/// Bins with about the same number of values each, as one list: from the keys of the least value and of the upper edges, ascending, each with
+/// the number of values up to it.
+///
+/// # Errors
+/// Those of making arrays.
+pub(crate) fn bins_between(spec: &KeySpec, edges: &[(KeyBits, u64)]) -> Result<ArrayRef> {
+    let mut bins = Bins::default();
+    if let [(least, _), edges @ ..] = edges {
+        let (mut low, mut before) = (*least, 0);
+        for (high, through) in edges {
+            if *through > before {
+                bins.push(low, *high, through - before);
+            }
+            (low, before) = (*high, *through);
+        }
+    }
+    bins.end();
+    bins.array(spec)
+}
+
 /// Bins with about the same number of values each, at most so many.
 #[derive(Debug)]
 pub(super) struct EquiDepth(pub(super) usize);

@@ -15,6 +15,7 @@
 mod asked;
 mod call;
 mod deviation;
+mod fences;
 mod frequency;
 mod function;
 mod held;
@@ -23,11 +24,15 @@ mod mean;
 mod name;
 mod number;
 mod plan;
+mod selected;
 mod sorted;
 mod two_reads;
 
 pub(crate) use self::call::check_arguments;
+pub(crate) use self::fences::{Fenced, fences_array};
 pub(crate) use self::function::{ShapeFunction, shape, shape_aggregates};
+pub(crate) use self::histogram::bins_between;
 pub(crate) use self::name::ShapeName;
 pub(crate) use self::plan::plan_call;
+pub(crate) use self::selected::{asked_of_ranks, tukey_fences};
 pub(crate) use self::two_reads::{TwoReads, bin_of, bins, edges_of_depth};

@@ -21,10 +21,12 @@ pub(crate) enum ShapeName {
     Histogram,
     /// `histogram(x, bins, 'equi-width')`: the type of its answer is another.
     EquiWidth,
+    /// `tukey_fences(x)` of profiles, which SQL does not have.
+    Fences,
 }
 
 impl ShapeName {
-    /// All names.
+    /// All names in SQL.
     pub(crate) const ALL: [ShapeName; 8] = [
         ShapeName::Mode,
         ShapeName::TopValues,
@@ -47,13 +49,14 @@ impl ShapeName {
             ShapeName::WinsorizedMean => "winsorized_mean",
             ShapeName::Histogram => "histogram",
             ShapeName::EquiWidth => "histogram_equi_width",
+            ShapeName::Fences => "tukey_fences",
         }
     }
 
     /// Number of arguments.
     pub(super) fn arguments(self) -> usize {
         match self {
-            ShapeName::Mode | ShapeName::Mad => 1,
+            ShapeName::Mode | ShapeName::Mad | ShapeName::Fences => 1,
             _ => 2,
         }
     }
@@ -61,7 +64,7 @@ impl ShapeName {
     /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(self, count: usize) -> String {
         let takes = match self {
-            ShapeName::Mode | ShapeName::Mad => "1 argument: the values",
+            ShapeName::Mode | ShapeName::Mad | ShapeName::Fences => "1 argument: the values",
             ShapeName::TopValues | ShapeName::ApproxTopK => {
                 "2 arguments: the values, and a constant number of them"
             }

@@ -1,4 +1,4 @@
-//! Histograms in two reads: the first finds the edges, the second the bin of each value.
+//! Bins of values, whose edges an earlier read of the same values found.
 
 use std::sync::Arc;
 
@@ -105,43 +105,25 @@ impl Binning {
         Ok((0..x.len()).map(bin).collect())
     }
 
-    /// The histogram, from the values of the first read and the numbers of values in the bins.
+    /// The histogram with bins of the same width, from the values of the first read and the numbers of values in the bins.
     pub(super) fn histogram(&self, first: &[ScalarValue], counts: &ScalarValue) -> Result<ArrayRef> {
         let (found, spec) = (self.found(first)?, KeySpec::try_new(&self.x)?);
         let counts = counts.to_array()?;
         let counts = counts.as_list::<i32>().value(0);
-        let mut counts = counts.as_primitive::<UInt64Type>().values().to_vec();
-        let through = |counts: &mut [u64]| {
-            let mut sum = 0;
-            counts.iter_mut().for_each(|count| {
-                sum += *count;
-                *count = sum;
-            });
-        };
-        let mut answers = Bins::<KeyBits>::default();
-        match (self.kind, found.as_slice()) {
-            (Kind::Width, found) => {
-                let wide = EquiWidth::try_new(&spec, self.bins)?;
-                counts.resize(self.bins, 0);
-                through(&mut counts);
-                match found {
-                    [least, greatest] => wide.bins(&spec, [*least, *greatest], &counts, &mut answers)?,
-                    _ => answers.end(),
-                }
-                wide.array(answers)
-            }
-            (Kind::Depth, found) => {
-                if let [least, edges @ ..] = found {
-                    let mut low = *least;
-                    for (high, count) in edges_of_equal_depth(edges).into_iter().zip(counts) {
-                        answers.push(low, high, count);
-                        low = high;
-                    }
-                }
-                answers.end();
-                answers.array(&spec)
-            }
+        let mut through = counts.as_primitive::<UInt64Type>().values().to_vec();
+        through.resize(self.bins, 0);
+        let mut sum = 0;
+        for count in &mut through {
+            sum += *count;
+            *count = sum;
         }
+        let wide = EquiWidth::try_new(&spec, self.bins)?;
+        let mut answers = Bins::<KeyBits>::default();
+        match found.as_slice() {
+            [least, greatest] => wide.bins(&spec, [*least, *greatest], &through, &mut answers)?,
+            _ => answers.end(),
+        }
+        wide.array(answers)
     }
 }
 

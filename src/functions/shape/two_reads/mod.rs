@@ -1,9 +1,9 @@
 //! Functions of ungrouped values in two reads of them, of which none is held.
 //!
 //! ```text
-//! mad(x)              first:   median(x)                    second:  median of |x - median|
-//! trimmed_mean(x, p)  first:   the values next to the ends  second:  sum of what lies between them
-//! histogram(x, n)     first:   edges                        second:  numbers of values between them
+//! mad(x)                           first:   median(x)                      second:  median of |x - median|
+//! trimmed_mean(x, p)               first:   the values next to the ends    second:  sum of what lies between them
+//! histogram(x, n, 'equi-width')    first:   the least and greatest value   second:  numbers of values in bins between them
 //! ```
 //! The planner ([`in_two_reads`](crate::planner)) makes a scalar subquery of the first read, for an input that gives the same rows again. The
 //! answers are those of the accumulators of this module's parent, bit by bit.
@@ -50,29 +50,29 @@ enum Way {
     },
     /// A mean of what lies between two values.
     Mean(MeanBetween),
-    /// A histogram.
+    /// A histogram with bins of the same width.
     Bins(Binning),
 }
 
 /// Decimal digits of a part of one.
 const PART_DIGITS: u8 = 37;
 
-/// The list of 0, 1 / n, 2 / n, .. 1 as a constant. The parts have 37 digits and are not rounded up, so that the rank of a part of any number
+/// The numbers 0, 1 / n, 2 / n, .. 1. The parts have 37 digits and are not rounded up, so that the rank of a part of any number
 /// of values is that of the fraction.
-fn parts_of_one(n: usize) -> Expr {
+pub(super) fn parts_of_one(n: usize) -> Vec<ScalarValue> {
     let (one, n) = (10_i128.pow(PART_DIGITS.into()), n as i128);
     let part = |at: i128| {
         // one * at / n, without overflow.
         let digits = one / n * at + one % n * at / n;
         ScalarValue::Decimal128(Some(digits), PART_DIGITS + 1, PART_DIGITS as i8)
     };
-    let parts: Vec<ScalarValue> = (0..=n).map(part).collect();
-    constant_list(&parts, &DataType::Decimal128(PART_DIGITS + 1, PART_DIGITS as i8))
+    (0..=n).map(part).collect()
 }
 
 /// The call that gives the edges of bins with about the same number of values each.
 pub(crate) fn edges_of_depth(x: &Expr, binning: &Binning) -> Expr {
-    let parts = parts_of_one(binning.bins);
+    let part = DataType::Decimal128(PART_DIGITS + 1, PART_DIGITS as i8);
+    let parts = constant_list(&parts_of_one(binning.bins), &part);
     call(aggregate(Method::Disc, false), vec![x.clone(), parts])
 }
 
@@ -104,14 +104,8 @@ impl TwoReads {
             {
                 Way::Mean(MeanBetween::new(name, share))
             }
-            (ShapeName::Histogram | ShapeName::EquiWidth, Some(Constants::Number(bins)))
-                if KeySpec::supports(data_type) =>
-            {
-                let kind = match name {
-                    ShapeName::Histogram => Kind::Depth,
-                    _ => Kind::Width,
-                };
-                let x = data_type.clone();
+            (ShapeName::EquiWidth, Some(Constants::Number(bins))) if KeySpec::supports(data_type) => {
+                let (kind, x) = (Kind::Width, data_type.clone());
                 Way::Bins(Binning { kind, bins, x })
             }
             _ => return Ok(None),
@@ -138,13 +132,10 @@ impl TwoReads {
                 let of_end = |descending| rest.clone().map(|rest| quantile(Method::Disc, descending, rest));
                 [true, false].into_iter().filter_map(of_end).collect()
             }
-            Way::Bins(Binning {
-                kind: Kind::Width, ..
-            }) => vec![
+            Way::Bins(_) => vec![
                 quantile(Method::Disc, false, lit(0.0)),
                 quantile(Method::Disc, false, lit(1.0)),
             ],
-            Way::Bins(binning) => vec![edges_of_depth(&self.x, binning)],
         };
         calls.push(count(self.x.clone()));
         calls

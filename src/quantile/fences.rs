@@ -1,26 +1,144 @@
-//! Tukey's fences of values of any type with percentiles.
+//! Tukey's fences: one and a half times the interquartile range beyond the quartiles of values of any type that has numbers.
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit, i256};
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::types::Fences;
+use super::{Method, Quantile, QuantileSpec};
+use crate::key::{KeyBits, KeySpec};
 
-/// The fences of values with these quartiles, without counts. `None` where there are none: a quartile that is NULL, infinite or no number.
-pub(super) fn fences(first: &ScalarValue, third: &ScalarValue) -> Result<Option<Fences>> {
-    let data_type = first.data_type();
-    if first.is_null() || third.is_null() {
-        return Ok(None);
+/// The two fences of a column: floating-point numbers of 64 bits for floating-point values, and values of the column's type for all others.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Edges {
+    /// The lower fence.
+    pub(crate) low: ScalarValue,
+    /// The upper fence.
+    pub(crate) high: ScalarValue,
+}
+
+/// Keys between which the values within the fences lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cuts {
+    /// Values of lesser keys lie below the fences.
+    pub(crate) first: KeyBits,
+    /// Values of this key and of greater ones lie above the fences; `None`: no key does.
+    pub(crate) after: Option<KeyBits>,
+}
+
+impl Cuts {
+    /// The cuts below which values are to be counted.
+    pub(crate) fn list(self) -> Vec<KeyBits> {
+        [Some(self.first), self.after].into_iter().flatten().collect()
     }
-    let edges = if data_type.is_floating() {
-        of_floats(first, third)?
-    } else {
-        of_ticks(first, third)?
+}
+
+/// The type of the fences of values of this type.
+pub(crate) fn edge_type(values: &DataType) -> DataType {
+    match values.is_floating() {
+        true => DataType::Float64,
+        false => values.clone(),
+    }
+}
+
+/// The question for the quartiles from which fences follow: values of the column, not between them.
+///
+/// # Errors
+/// None: both are quantiles.
+pub(crate) fn quartiles() -> Result<QuantileSpec> {
+    Ok(QuantileSpec {
+        quantiles: vec![Quantile::try_from_f64(0.25)?, Quantile::try_from_f64(0.75)?],
+        method: Method::Disc,
+        descending: false,
+    })
+}
+
+/// The ranks of [`quartiles`] among `n > 0` values, from 1.
+///
+/// # Errors
+/// None.
+pub(crate) fn quartile_ranks(n: u64) -> Result<[u64; 2]> {
+    let asked = quartiles()?.quantiles;
+    Ok([asked[0].rank(n), asked[1].rank(n)])
+}
+
+impl Edges {
+    /// The fences of values with these quartiles. `None` where there are none: a quartile that is NULL, infinite or no number.
+    ///
+    /// # Errors
+    /// Those of casts.
+    pub(crate) fn of(first: &ScalarValue, third: &ScalarValue) -> Result<Option<Self>> {
+        if first.is_null() || third.is_null() {
+            return Ok(None);
+        }
+        let edges = match first.data_type().is_floating() {
+            true => of_floats(first, third)?,
+            false => of_ticks(first, third)?,
+        };
+        Ok(edges.map(|(low, high)| Self { low, high }))
+    }
+
+    /// The fences of values with quartiles of these keys.
+    ///
+    /// # Errors
+    /// Those of casts and of making arrays.
+    pub(crate) fn of_keys(spec: &KeySpec, quartiles: [KeyBits; 2]) -> Result<Option<Self>> {
+        let values = spec.to_array(&quartiles)?;
+        let value = |place| ScalarValue::try_from_array(&values, place);
+        Self::of(&value(0)?, &value(1)?)
+    }
+
+    /// The keys that part the values within the fences from those beyond.
+    ///
+    /// # Errors
+    /// Those of casts.
+    pub(crate) fn cuts(&self, spec: &KeySpec) -> Result<Cuts> {
+        let (first, last) = match self.low.data_type() {
+            DataType::Float64 => (least_from(spec, &self.low)?, greatest_to(spec, &self.high)?),
+            _ => (key(spec, &self.low)?, key(spec, &self.high)?),
+        };
+        Ok(Cuts {
+            first,
+            after: last
+                .checked_add(1)
+                .filter(|after| *after <= spec.width().max_key()),
+        })
+    }
+}
+
+/// The key of a value of the type of `spec`.
+fn key(spec: &KeySpec, value: &ScalarValue) -> Result<KeyBits> {
+    let keys = spec.keys(value.to_array()?.as_ref())?;
+    keys.first()
+        .copied()
+        .ok_or_else(|| internal_datafusion_err!("{value} has no key"))
+}
+
+/// The key of the floating-point number of the type of `spec` that is nearest to `edge`, and that number.
+fn nearest(spec: &KeySpec, edge: &ScalarValue) -> Result<(KeyBits, f64)> {
+    let key = key(spec, &edge.cast_to(spec.data_type())?)?;
+    Ok((key, spec.float(key).unwrap_or(f64::NAN)))
+}
+
+fn number(edge: &ScalarValue) -> f64 {
+    match edge {
+        ScalarValue::Float64(Some(number)) => *number,
+        _ => f64::NAN,
+    }
+}
+
+/// The least key of a number that is at least `edge`. Both zeros are.
+fn least_from(spec: &KeySpec, edge: &ScalarValue) -> Result<KeyBits> {
+    let edge = match number(edge) {
+        0.0 => ScalarValue::from(-0.0),
+        number => ScalarValue::from(number),
     };
-    Ok(edges.map(|(low, high)| Fences {
-        low,
-        high,
-        beyond: None,
-    }))
+    let (key, found) = nearest(spec, &edge)?;
+    Ok(if found < number(&edge) { key + 1 } else { key })
+}
+
+/// The greatest key of a number that is at most `edge`.
+fn greatest_to(spec: &KeySpec, edge: &ScalarValue) -> Result<KeyBits> {
+    let (key, found) = nearest(spec, edge)?;
+    Ok(if found > number(edge) { key - 1 } else { key })
 }
 
 fn of_floats(first: &ScalarValue, third: &ScalarValue) -> Result<Option<(ScalarValue, ScalarValue)>> {
@@ -80,20 +198,8 @@ fn ticks(value: &ScalarValue) -> Option<i256> {
     }
 }
 
-/// Where a number or a time lies among the values of its type; `None` if that is no finite number.
-///
-/// # Errors
-/// A value of a type without such a place.
-pub fn position(value: &ScalarValue) -> Result<Option<f64>> {
-    let number = value.cast_to(&stored(&value.data_type()))?;
-    Ok(match number.cast_to(&DataType::Float64)? {
-        ScalarValue::Float64(Some(number)) if number.is_finite() => Some(number),
-        _ => None,
-    })
-}
-
 /// The integers that values of a type are stored as; other types as they are.
-fn stored(data_type: &DataType) -> DataType {
+pub(crate) fn stored(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Date32 | DataType::Time32(_) => DataType::Int32,
         DataType::Date64 | DataType::Time64(_) | DataType::Timestamp(..) | DataType::Duration(_) => {
@@ -167,10 +273,16 @@ fn per_second(unit: TimeUnit) -> i128 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::{ArrayRef, AsArray, Float64Array};
+    use datafusion::arrow::compute::cast;
+    use datafusion::arrow::datatypes::Float64Type;
+
     use super::*;
 
     fn edges(first: ScalarValue, third: ScalarValue) -> Option<(ScalarValue, ScalarValue)> {
-        fences(&first, &third)
+        Edges::of(&first, &third)
             .unwrap()
             .map(|fences| (fences.low, fences.high))
     }
@@ -220,5 +332,63 @@ mod tests {
             assert_eq!(edges(1.0.into(), value.into()), None);
         }
         assert_eq!(edges(ScalarValue::Int64(None), ScalarValue::Int64(None)), None);
+    }
+
+    /// Numbers of values below and above the fences, by keys and by comparisons.
+    fn check_cuts(values: ArrayRef, low: f64, high: f64) {
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let edges = Edges {
+            low: low.into(),
+            high: high.into(),
+        };
+        let cuts = edges.cuts(&spec).unwrap();
+        let keys = spec.keys(values.as_ref()).unwrap();
+        let count = |is_beyond: &dyn Fn(KeyBits) -> bool| keys.iter().filter(|key| is_beyond(**key)).count();
+        let numbers = cast(&values, &DataType::Float64).unwrap();
+        let numbers = numbers.as_primitive::<Float64Type>().values();
+        assert_eq!(
+            count(&|key| key < cuts.first),
+            numbers.iter().filter(|number| **number < low).count(),
+            "below {low}"
+        );
+        assert_eq!(
+            count(&|key| cuts.after.is_some_and(|after| key >= after)),
+            numbers
+                .iter()
+                .filter(|number| **number > high || number.is_nan())
+                .count(),
+            "above {high}"
+        );
+    }
+
+    #[test]
+    fn cuts_part_floats_as_comparisons_do() {
+        let numbers = [
+            f64::NEG_INFINITY,
+            -1e300,
+            -3.5e38,
+            -65504.0,
+            -1.0,
+            -0.1,
+            -0.0,
+            0.0,
+            0.1,
+            0.3,
+            1.0,
+            65504.0,
+            3.4e38,
+            1e300,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        for data_type in [DataType::Float16, DataType::Float32, DataType::Float64] {
+            let values: ArrayRef = Arc::new(Float64Array::from(numbers.to_vec()));
+            let values = cast(&values, &data_type).unwrap();
+            for low in numbers.into_iter().filter(|low| low.is_finite()) {
+                for high in numbers.into_iter().filter(|high| high.is_finite()) {
+                    check_cuts(Arc::clone(&values), low + 0.0, high + 0.0);
+                }
+            }
+        }
     }
 }
