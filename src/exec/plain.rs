@@ -134,18 +134,19 @@ fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
     })
 }
 
-/// An accumulator that holds on to its input arrays, as `array_agg` does. Its own size leaves out the buffers behind string views, so
-/// the bytes of the input are counted here.
+/// An accumulator that holds on to its input arrays, as `array_agg` does. Its own size leaves out the buffers behind string views, and the
+/// room that buffers have beyond their rows, so the bytes of the input are counted here.
 #[derive(Debug)]
 struct InputCounting {
     inner: Box<dyn Accumulator>,
-    /// Bytes of all input rows.
+    /// Bytes of all input arrays.
     bytes: usize,
 }
 
 impl InputCounting {
     fn add(&mut self, columns: &[ArrayRef]) {
-        self.bytes += columns.iter().map(row_bytes).sum::<usize>();
+        let held = |column: &ArrayRef| column.get_array_memory_size().max(row_bytes(column));
+        self.bytes += columns.iter().map(held).sum::<usize>();
     }
 }
 

@@ -149,6 +149,16 @@ impl Encoding {
         }
     }
 
+    pub(super) fn append_floats<K: Key>(self, keys: &[K], numbers: &mut Vec<f64>) {
+        match self {
+            Encoding::Float(64) | Encoding::FloatTotal(64) => {
+                let number = |key: &K| f64::from_bits(self.decode(key.to_bits() as u64));
+                numbers.extend(keys.iter().map(number));
+            }
+            _ => numbers.extend(keys.iter().filter_map(|key| self.float(key.to_bits()))),
+        }
+    }
+
     pub(super) fn float_key(self, value: f64) -> KeyBits {
         match self.bits() {
             16 => {

@@ -170,6 +170,11 @@ impl KeySpec {
         self.encoding.float(bits)
     }
 
+    /// Adds the numbers that keys of a floating-point type stand for to `numbers`; none for other types.
+    pub(crate) fn append_floats<K: Key>(&self, keys: &[K], numbers: &mut Vec<f64>) {
+        self.encoding.append_floats(keys, numbers);
+    }
+
     /// Whether words are wider than Arrow's values, so that [`Self::raw`] copies them.
     pub(crate) fn widens(&self) -> bool {
         self.data_type.primitive_width() != Some(self.width().bytes())

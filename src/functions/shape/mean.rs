@@ -108,6 +108,28 @@ impl ExactMean {
         Ok(())
     }
 
+    /// Adds values by their keys. `numbers` is a buffer.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn add_all<K: Key>(
+        &self,
+        sum: &mut Sum,
+        spec: &KeySpec,
+        keys: &[K],
+        numbers: &mut Vec<f64>,
+    ) -> Result<()> {
+        if self.kind != NumberKind::Floats {
+            return keys
+                .iter()
+                .try_for_each(|key| self.add(sum, spec, key.to_bits(), 1));
+        }
+        numbers.clear();
+        spec.append_floats(keys, numbers);
+        sum.floats.add_all(numbers);
+        Ok(())
+    }
+
     /// The key of the mean of `n` values, which is not 0.
     ///
     /// # Errors

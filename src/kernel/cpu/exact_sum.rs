@@ -20,6 +20,12 @@ const LIMBS: usize = 70;
 /// Additions after which carries move on.
 const MOST_PENDING: u32 = 1 << 30;
 
+/// Places of the least bit that the numbers of a sum of 128 bits may have.
+const WINDOW: u32 = 64;
+
+/// Numbers of 53 bits in [`WINDOW`] places whose sum has less than 127 bits and a sign.
+const CHUNK: usize = 1 << 10;
+
 /// Exponent of the least bit of a `f64`.
 const LEAST: i32 = -1074;
 
@@ -58,8 +64,13 @@ impl ExactSum {
         let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
         let position = exponent.max(1) - 1;
         let sign = if value.is_sign_negative() { -1 } else { 1 };
+        self.add_fixed(u128::from(mantissa) * u128::from(copies), sign, position);
+    }
+
+    /// Adds `sign` times `magnitude`, whose least bit stands at `position`.
+    fn add_fixed(&mut self, magnitude: u128, sign: i64, position: u32) {
         let (limb, shift) = ((position / DIGIT) as usize, position % DIGIT);
-        let mut rest = u128::from(mantissa) * u128::from(copies);
+        let mut rest = magnitude;
         let mut digit = (u64::from(rest as u32) << shift) as u32;
         rest >>= DIGIT - shift;
         for limb in &mut self.limbs[limb..] {
@@ -98,6 +109,33 @@ impl ExactSum {
         self.pending += 1;
         if self.pending == MOST_PENDING {
             self.carry();
+        }
+    }
+
+    /// Adds numbers. Those of a chunk whose exponents are not far below the greatest one are summed as integers of 128 bits first.
+    pub(crate) fn add_all(&mut self, values: &[f64]) {
+        for chunk in values.chunks(CHUNK) {
+            let exponents = chunk.iter().map(|value| value.to_bits() >> 52 & 0x7ff);
+            let most = exponents.max().unwrap_or(0) as u32;
+            if most == 0x7ff {
+                chunk.iter().for_each(|value| self.add(*value, 1));
+                continue;
+            }
+            let first = (most.max(1) - 1).saturating_sub(WINDOW - 1);
+            let mut sum = 0_i128;
+            for value in chunk {
+                let bits = value.to_bits();
+                let exponent = (bits >> 52) as u32 & 0x7ff;
+                let Some(shift) = (exponent.max(1) - 1).checked_sub(first) else {
+                    self.add_one(*value);
+                    continue;
+                };
+                let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
+                // -1 for numbers below 0, and 0 for others.
+                let sign = i128::from(bits as i64 >> 63);
+                sum += ((i128::from(mantissa) << shift) ^ sign) - sign;
+            }
+            self.add_fixed(sum.unsigned_abs(), if sum < 0 { -1 } else { 1 }, first);
         }
     }
 
@@ -252,6 +290,46 @@ mod tests {
                 "{mean}"
             );
         }
+    }
+
+    #[test]
+    fn numbers_that_come_all_at_once_have_the_same_sum() {
+        let mut random = SmallRng::seed_from_u64(4);
+        // Exponents from one to all of them, from the least on, up to the greatest, and with numbers that are not finite.
+        for exponents in [
+            0..1,
+            0..70,
+            1000..1001,
+            1000..1064,
+            1000..1200,
+            1980..2047,
+            0..2047,
+            0..2048,
+        ] {
+            for length in [0, 1, CHUNK, 3 * CHUNK + 7] {
+                let values: Vec<f64> = (0..length)
+                    .map(|_| {
+                        let exponent = random.random_range(exponents.clone());
+                        f64::from_bits(random.random::<u64>() & !(0x7ff << 52) | exponent << 52)
+                    })
+                    .collect();
+                let (mut all, mut each) = (ExactSum::default(), ExactSum::default());
+                all.add_all(&values);
+                values.iter().for_each(|value| each.add(*value, 1));
+                let (all, each) = (all.mean(3), each.mean(3));
+                assert!(
+                    all.to_bits() == each.to_bits() || all.is_nan() && each.is_nan(),
+                    "{exponents:?} {length}: {all:e} {each:e}"
+                );
+            }
+        }
+        // The greatest sum of a chunk.
+        let values = [f64::MAX; 2 * CHUNK];
+        let mut sum = ExactSum::default();
+        sum.add_all(&values);
+        sum.add_all(&values.map(|value| -value));
+        sum.add_all(&values);
+        assert_eq!(sum.mean(values.len() as u64), f64::MAX);
     }
 
     #[test]

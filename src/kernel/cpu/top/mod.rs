@@ -6,6 +6,7 @@
 //! smallest inverts their bits.
 
 mod best;
+mod chunks;
 mod cut;
 mod filter;
 mod floor;

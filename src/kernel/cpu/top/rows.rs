@@ -1,9 +1,9 @@
 //! Rows of a batch with what is carried beside their keys.
 
 use datafusion::arrow::array::{ArrayRef, UInt32Array};
-use datafusion::arrow::compute::take;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 
+use super::chunks::Chunks;
 use crate::key::RowOrder;
 
 /// The rows of a batch: slices and columns of equal length.
@@ -17,12 +17,22 @@ pub(crate) struct Rows<'a, K> {
     pub(crate) payload: &'a [ArrayRef],
 }
 
+/// Rows of several batches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldRows<'a, K> {
+    /// The number of each row's group.
+    pub(super) groups: &'a [u32],
+    /// The key of each row: larger keys are better.
+    pub(super) keys: &'a [K],
+    /// Further columns that belong to the rows.
+    pub(super) payload: &'a Chunks,
+}
+
 /// The columns of `payload` that `order` compares, of some rows.
-pub(super) fn compared(order: &RowOrder, payload: &[ArrayRef], rows: &[u32]) -> Result<Vec<ArrayRef>> {
+pub(super) fn compared(order: &RowOrder, payload: &Chunks, rows: &[u32]) -> Result<Vec<ArrayRef>> {
     let rows = UInt32Array::from(rows.to_vec());
-    let column = |column: usize| match payload.get(column) {
-        Some(values) => Ok(take(values.as_ref(), &rows, None)?),
-        None => internal_err!("no column {column} to order by"),
-    };
-    order.columns().map(column).collect()
+    order
+        .columns()
+        .map(|column| payload.rows_of(column, &rows))
+        .collect()
 }

@@ -10,18 +10,16 @@
 //! cuts is linear in the number of rows that reach a floor. Loses to radix partitioning where groups are so many that
 //! floors and cuts miss the cache at every row.
 
-use std::sync::Arc;
-
-use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_empty_array};
-use datafusion::arrow::compute::concat;
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err, resources_err};
 
-use super::rows::Rows;
+use super::chunks::Chunks;
+use super::rows::{HeldRows, Rows};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
 use super::ties::{Chosen, Ties};
-use crate::kernel::cpu::columns::{row_bytes, taken};
+use crate::kernel::cpu::columns::taken;
 use crate::key::Key;
 
 /// Least rows that are held before a cut. Tests cut more often.
@@ -63,15 +61,13 @@ impl<K> BestRows<K> {
 #[derive(Debug)]
 pub(crate) struct Sieve<K> {
     spec: GroupLimit,
-    types: Vec<DataType>,
     groups: usize,
     /// The key that a row must reach, by group. Groups beyond the end have no floor yet.
     floors: Vec<K>,
     ids: Vec<u32>,
     keys: Vec<K>,
-    /// The arrays of each further column, to be concatenated.
-    payload: Vec<Vec<ArrayRef>>,
-    payload_bytes: usize,
+    /// Further columns.
+    payload: Chunks,
     /// Number of rows at which they are cut.
     full: usize,
     /// Bytes of further columns at which the rows are cut.
@@ -89,13 +85,11 @@ impl<K: Key> Sieve<K> {
     pub(crate) fn new(spec: GroupLimit, types: Vec<DataType>) -> Self {
         Self {
             spec,
-            payload: vec![Vec::new(); types.len()],
-            types,
+            payload: Chunks::new(types),
             groups: 0,
             floors: Vec::new(),
             ids: Vec::new(),
             keys: Vec::new(),
-            payload_bytes: 0,
             full: LEAST,
             full_bytes: LEAST_BYTES,
             is_cut: true,
@@ -115,7 +109,7 @@ impl<K: Key> Sieve<K> {
     pub(crate) fn held_bytes(&self) -> usize {
         (self.ids.capacity() + self.row_indices.capacity()) * size_of::<u32>()
             + (self.keys.capacity() + self.floors.capacity()) * size_of::<K>()
-            + self.payload_bytes
+            + self.payload.bytes()
             + self.segments.held_bytes()
             + self.found.held_bytes()
     }
@@ -134,7 +128,7 @@ impl<K: Key> Sieve<K> {
         self.groups = self.groups.max(groups);
         let len = rows.groups.len();
         if rows.keys.len() != len
-            || rows.payload.len() != self.payload.len()
+            || rows.payload.len() != self.payload.width()
             || rows.payload.iter().any(|column| column.len() != len)
         {
             return internal_err!("{len} groups for {} keys and their columns", rows.keys.len());
@@ -156,7 +150,7 @@ impl<K: Key> Sieve<K> {
                 })?;
             }
         }
-        if self.ids.len() >= self.full || self.payload_bytes >= self.full_bytes {
+        if self.ids.len() >= self.full || self.payload.bytes() >= self.full_bytes {
             self.cut()?;
         }
         Ok(())
@@ -189,10 +183,7 @@ impl<K: Key> Sieve<K> {
         self.is_cut = false;
         self.ids.extend_from_slice(rows.groups);
         self.keys.extend_from_slice(rows.keys);
-        for (chunks, column) in self.payload.iter_mut().zip(rows.payload) {
-            self.payload_bytes += row_bytes(column);
-            chunks.push(Arc::clone(column));
-        }
+        self.payload.push(rows.payload, rows.groups.len());
         Ok(())
     }
 
@@ -204,8 +195,7 @@ impl<K: Key> Sieve<K> {
         if self.is_cut {
             return Ok(());
         }
-        let columns = self.joined()?;
-        let chosen = self.choose(&columns)?;
+        let chosen = self.choose()?;
         let rows = UInt32Array::from(chosen.rows);
         self.keys = rows.values().iter().map(|row| self.keys[*row as usize]).collect();
         self.ids.clear();
@@ -217,9 +207,8 @@ impl<K: Key> Sieve<K> {
                 self.floors[group] = self.spec.ties.floor(self.keys[ends[0] + self.spec.k - 1]);
             }
         }
-        let columns = taken(&columns, &rows)?;
-        self.payload_bytes = columns.iter().map(row_bytes).sum();
-        self.payload = columns.into_iter().map(|column| vec![column]).collect();
+        let columns = self.payload.taken(&rows)?;
+        self.payload.replace(columns, rows.len());
         self.set_limits();
         self.is_cut = true;
         Ok(())
@@ -228,28 +217,15 @@ impl<K: Key> Sieve<K> {
     /// Sets the size at which the next cut comes: twice the present one, and the least sizes more.
     fn set_limits(&mut self) {
         self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
-        self.full_bytes = self.payload_bytes.saturating_mul(2).saturating_add(LEAST_BYTES);
+        self.full_bytes = self.payload.bytes().saturating_mul(2).saturating_add(LEAST_BYTES);
     }
 
-    /// Each further column as one array.
-    fn joined(&self) -> Result<Vec<ArrayRef>> {
-        let joined = |(chunks, data_type): (&Vec<ArrayRef>, &DataType)| match chunks.as_slice() {
-            [] => Ok(new_empty_array(data_type)),
-            [one] => Ok(Arc::clone(one)),
-            many => {
-                let many: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
-                Ok(concat(&many)?)
-            }
-        };
-        self.payload.iter().zip(&self.types).map(joined).collect()
-    }
-
-    fn choose(&mut self, columns: &[ArrayRef]) -> Result<Chosen> {
+    fn choose(&mut self) -> Result<Chosen> {
         let spec = &self.spec;
-        let rows = Rows {
+        let rows = HeldRows {
             groups: &self.ids,
             keys: &self.keys,
-            payload: columns,
+            payload: &self.payload,
         };
         if spec.distinct {
             return spec.ties.choose_distinct(self.groups, rows, spec.k);
@@ -283,7 +259,7 @@ impl<K: Key> Sieve<K> {
         for group in 0..groups {
             offsets[group + 1] += offsets[group];
         }
-        let columns = self.joined()?;
+        let columns = self.payload.whole()?;
         let len = self.ids.len();
         let best = BestRows {
             offsets,
@@ -296,11 +272,7 @@ impl<K: Key> Sieve<K> {
         self.ids.drain(..end);
         self.ids.iter_mut().for_each(|id| *id -= groups as u32);
         let rest = columns.iter().map(|column| column.slice(end, len - end));
-        self.payload = match len - end {
-            0 => vec![Vec::new(); columns.len()],
-            _ => rest.map(|column| vec![column]).collect(),
-        };
-        self.payload_bytes = self.payload.iter().flatten().map(row_bytes).sum();
+        self.payload.replace(rest.collect(), len - end);
         self.set_limits();
         Ok(best)
     }
@@ -315,7 +287,7 @@ impl<K: Key> Sieve<K> {
         Ok(BestRows {
             offsets: offsets.collect(),
             keys: self.keys.clone(),
-            payload: self.joined()?,
+            payload: self.payload.whole()?,
         })
     }
 }

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
-use super::rows::{Rows, compared};
+use super::chunks::Chunks;
+use super::rows::{HeldRows, compared};
 use super::slots::Segments;
 use crate::key::{Key, RowOrder};
 
@@ -55,7 +56,7 @@ impl Ties {
     pub(super) fn choose<K: Key>(
         &self,
         found: &mut Segments<K, u32>,
-        rows: Rows<'_, K>,
+        rows: HeldRows<'_, K>,
         k: usize,
     ) -> Result<Chosen> {
         let last = match self {
@@ -107,7 +108,7 @@ impl Ties {
     pub(super) fn choose_distinct<K: Key>(
         &self,
         groups: usize,
-        rows: Rows<'_, K>,
+        rows: HeldRows<'_, K>,
         k: usize,
     ) -> Result<Chosen> {
         let Ties::By(order) = self else {
@@ -161,7 +162,7 @@ struct LastTies {
 }
 
 impl LastTies {
-    fn new<K: Key>(found: &Segments<K, u32>, rows: &Rows<'_, K>, k: usize) -> Self {
+    fn new<K: Key>(found: &Segments<K, u32>, rows: &HeldRows<'_, K>, k: usize) -> Self {
         let tie = |range: Range<usize>| match found.keys.get(range) {
             Some(keys) if keys.len() > k && keys[k] == keys[k - 1] => Some(keys[k]),
             _ => None,
@@ -250,7 +251,7 @@ impl TiedSets {
     }
 
     /// Sorts the rows of each set.
-    fn sort(&mut self, order: &RowOrder, payload: &[datafusion::arrow::array::ArrayRef]) -> Result<()> {
+    fn sort(&mut self, order: &RowOrder, payload: &Chunks) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
         }

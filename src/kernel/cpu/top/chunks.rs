@@ -1,0 +1,123 @@
+//! Columns of rows that came in batches, which are copied once only: where rows are taken out.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_empty_array};
+use datafusion::arrow::compute::{interleave, take};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, internal_datafusion_err};
+
+use crate::kernel::cpu::columns::{row_bytes, without_others};
+
+/// Columns of equal length, each as the arrays in which its rows came.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    types: Vec<DataType>,
+    /// The arrays of each column.
+    columns: Vec<Vec<ArrayRef>>,
+    /// The number of the first row of each array.
+    starts: Vec<usize>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Chunks {
+    /// Columns of these types, without rows.
+    pub(super) fn new(types: Vec<DataType>) -> Self {
+        Self {
+            columns: vec![Vec::new(); types.len()],
+            types,
+            starts: Vec::new(),
+            rows: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Number of columns.
+    pub(super) fn width(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Bytes of all rows.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds `rows` rows, an array for each column.
+    pub(super) fn push(&mut self, columns: &[ArrayRef], rows: usize) {
+        if rows == 0 {
+            return;
+        }
+        self.starts.push(self.rows);
+        self.rows += rows;
+        for (chunks, column) in self.columns.iter_mut().zip(columns) {
+            self.bytes += row_bytes(column);
+            chunks.push(Arc::clone(column));
+        }
+    }
+
+    /// These columns in place of all rows.
+    pub(super) fn replace(&mut self, columns: Vec<ArrayRef>, rows: usize) {
+        self.columns.iter_mut().for_each(Vec::clear);
+        self.starts.clear();
+        (self.rows, self.bytes) = (0, 0);
+        self.push(&columns, rows);
+    }
+
+    /// A copy of some rows of a column, in the order of their numbers in `rows`.
+    ///
+    /// # Errors
+    /// Arrow's; an internal error for a column or a row that is not there.
+    pub(super) fn rows_of(&self, column: usize, rows: &UInt32Array) -> Result<ArrayRef> {
+        let chunks = self.columns.get(column);
+        let chunks =
+            chunks.ok_or_else(|| internal_datafusion_err!("no column {column} of rows that are held"))?;
+        match chunks.as_slice() {
+            [] => Ok(new_empty_array(&self.types[column])),
+            [one] => Ok(take(one.as_ref(), rows, None)?),
+            many => {
+                let arrays: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
+                let places = rows.values().iter().map(|row| self.place(*row as usize));
+                Ok(interleave(&arrays, &places.collect::<Vec<_>>())?)
+            }
+        }
+    }
+
+    /// Copies of some rows of all columns, which keep no values of other rows alive.
+    ///
+    /// # Errors
+    /// Those of [`Self::rows_of`].
+    pub(super) fn taken(&self, rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
+        let columns = 0..self.width();
+        columns
+            .map(|column| without_others(&self.rows_of(column, rows)?))
+            .collect()
+    }
+
+    /// The columns, whose rows are in one array each, or of which there are none.
+    ///
+    /// # Errors
+    /// An internal error if they came in several batches.
+    pub(super) fn whole(&self) -> Result<Vec<ArrayRef>> {
+        let columns = self.columns.iter().zip(&self.types);
+        columns
+            .map(|(chunks, data_type)| match chunks.as_slice() {
+                [] => Ok(new_empty_array(data_type)),
+                [one] => Ok(Arc::clone(one)),
+                many => Err(internal_datafusion_err!(
+                    "{} arrays of rows that were cut",
+                    many.len()
+                )),
+            })
+            .collect()
+    }
+
+    /// The array with a row, and the row's index there.
+    fn place(&self, row: usize) -> (usize, usize) {
+        let chunk = self
+            .starts
+            .partition_point(|start| *start <= row)
+            .saturating_sub(1);
+        (chunk, row - self.starts.get(chunk).copied().unwrap_or(0))
+    }
+}
