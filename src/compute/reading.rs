@@ -105,10 +105,7 @@ impl<'a> Reading<'a> {
     pub(super) fn solve(mut self, quantile_spec: &QuantileSpec) -> Result<Solution> {
         let strategy = self.strategy.clone();
         let (seen, mut replies) = self.read(strategy.request())?;
-        let wanted = Wanted {
-            ranks: wanted_ranks(&[quantile_spec], seen.values),
-            bounds: false,
-        };
+        let wanted = Wanted::of(&[quantile_spec], seen.values, false);
         let width = self.spec.width();
         if let Some(candidates) =
             Candidates::of(width, seen.values, &wanted, strategy.request(), &mut replies)?

@@ -16,7 +16,6 @@ use crate::functions::gk::{GkName, Sampled};
 use crate::functions::shape::ShapeName;
 use crate::key::{ByteSpec, KeySpec};
 use crate::quantile::{AnswerForm, AnswerSpec, Quantile, QuantileSpec};
-use crate::select::{Wanted, wanted_ranks};
 
 /// One aggregate of the operator: one column of its output.
 #[derive(Debug, Clone)]
@@ -105,20 +104,27 @@ impl QuantilesCall {
 
 impl Display for QuantilesCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.form {
+            AnswerForm::Values => self.fmt_quantiles(f)?,
+            AnswerForm::Bins => {
+                let bins = self.answer_spec.quantile_spec().quantiles.len() - 1;
+                write!(f, "{}({}, {bins})", ShapeName::Histogram, self.argument)?;
+            }
+            AnswerForm::Fences => write!(f, "{}({})", ShapeName::Fences, self.argument)?,
+        }
+        fmt_filter(&self.filter, f)
+    }
+}
+
+impl QuantilesCall {
+    /// The call of quantiles, without its filter.
+    fn fmt_quantiles(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quantile_spec = self.answer_spec.quantile_spec();
         let distinct = if self.answer_spec.is_distinct() {
             "DISTINCT "
         } else {
             ""
         };
-        match self.form {
-            AnswerForm::Values => {}
-            AnswerForm::Bins(bins) => write!(f, "{}({}, {bins})", ShapeName::Histogram, self.argument)?,
-            AnswerForm::Fences => write!(f, "{}({})", ShapeName::Fences, self.argument)?,
-        }
-        if self.form != AnswerForm::Values {
-            return fmt_filter(&self.filter, f);
-        }
         let name: &dyn Display = match self.sampled {
             None => &EXACT_QUANTILES,
             Some(Sampled { bounds: false, .. }) => &GkName::ApproxPercentileSample,
@@ -133,8 +139,7 @@ impl Display for QuantilesCall {
             None => write!(f, ", {}", quantile_spec.method)?,
             Some(sampled) => write!(f, ", {} buckets", sampled.buckets)?,
         }
-        write!(f, "{})", if quantile_spec.descending { " desc" } else { "" })?;
-        fmt_filter(&self.filter, f)
+        write!(f, "{})", if quantile_spec.descending { " desc" } else { "" })
     }
 }
 
@@ -313,7 +318,7 @@ impl Aggregates {
             self.columns.len() - 1
         });
         let column = &mut self.columns[index];
-        column.counts |= call.form != AnswerForm::Values;
+        column.counts |= call.form == AnswerForm::Bins;
         column.fences |= call.form == AnswerForm::Fences;
         index
     }
@@ -328,14 +333,6 @@ impl Aggregates {
     pub(super) fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let calls = self.calls_of(column);
         calls.map(|call| call.answer_spec().quantile_spec()).collect()
-    }
-
-    /// What the calls over a column want of `n` values.
-    pub(super) fn wanted(&self, column: usize, n: u64) -> Wanted {
-        Wanted {
-            ranks: wanted_ranks(&self.quantile_specs(column), n),
-            bounds: self.columns[column].counts,
-        }
     }
 
     /// Columns, calls and plain aggregates, as `EXPLAIN` shows them on one line.

@@ -43,6 +43,7 @@ pub(super) fn is_for_device(column: &KeyColumn) -> bool {
         && !column.distinct
         && column.buckets.is_none()
         && !column.counts
+        && !column.fences
         && DeviceColumn::supports(column.spec.data_type())
 }
 

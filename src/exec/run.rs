@@ -23,7 +23,6 @@ use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
 use crate::functions::shape::{Fenced, bins_between, fences_array};
 use crate::key::KeySpec;
-use crate::quantile::fences::quartile_ranks;
 use crate::quantile::{AnswerForm, AnswerSpec, TypedAnswerSpec};
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
@@ -258,15 +257,15 @@ impl QuantilesExecution {
 pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
     match (call.answer_spec(), solved) {
         (AnswerSpec::Keys(column), Solved::Keys(solution)) => {
+            match call.form() {
+                AnswerForm::Values => {}
+                AnswerForm::Bins => return bins(column, solution),
+                AnswerForm::Fences => return fences(column.spec(), solution),
+            }
             let key_at = |rank| solution.key_at(rank);
             let answers = column
                 .quantile_spec()
                 .answers(column.spec(), solution.n, &key_at)?;
-            match call.form() {
-                AnswerForm::Values => {}
-                AnswerForm::Bins(_) => return bins(column, solution),
-                AnswerForm::Fences => return fences(column.spec(), solution),
-            }
             if call.wants_bounds() {
                 return with_bounds(column, answers, solution.n, |rank| solution.rank_bounds_at(rank));
             }
@@ -293,14 +292,8 @@ fn bins(column: &TypedAnswerSpec, solution: &Solution) -> Result<ScalarValue> {
 
 /// The fences of a column, with the numbers of values beyond.
 fn fences(spec: &KeySpec, solution: &Solution) -> Result<ScalarValue> {
-    let found = match solution.n {
-        0 => None,
-        n => {
-            let [first, third] = quartile_ranks(n)?;
-            let quartiles = [solution.key_at(first)?, solution.key_at(third)?];
-            Fenced::of(spec, n, quartiles, |cut| solution.less_than(cut))?
-        }
-    };
+    let (key_at, less_than) = (|rank| solution.key_at(rank), |cut| solution.less_than(cut));
+    let found = Fenced::of(spec, solution.n, key_at, less_than)?;
     ScalarValue::try_from_array(&fences_array(spec.data_type(), &[found])?, 0)
 }
 

@@ -15,13 +15,13 @@ use crate::kernel::byte_strings::ByteStrings;
 use crate::key::{ByteSpec, KeyBits, KeySpec, Width};
 use crate::memory::RoundMemory;
 use crate::quantile::QuantileSpec;
-use crate::quantile::fences::{Edges, quartile_ranks};
+use crate::quantile::fences::{FencePair, quartile_ranks};
 use crate::select::below::count_below;
 use crate::select::byte_strings::{ByteStringSelection, ByteStringSolution};
 use crate::select::choose::Plan;
 use crate::select::distinct::solve_distinct;
 use crate::select::splitters::nearest_splitters;
-use crate::select::{LocalShards, Shards, Solution, Wanted, solve_wanted, wanted_ranks};
+use crate::select::{LocalShards, Shards, Solution, Wanted, solve_wanted};
 use crate::threads::{Stop, ThreadPool};
 
 /// The keys below which values are counted for fences; none where there are no fences.
@@ -33,11 +33,7 @@ pub(super) fn cuts_of_fences(spec: &KeySpec, solution: &Solution) -> Result<Vec<
         return Ok(Vec::new());
     }
     let [first, third] = quartile_ranks(solution.n)?;
-    let edges = Edges::of_keys(spec, [solution.key_at(first)?, solution.key_at(third)?])?;
-    Ok(match edges {
-        Some(edges) => edges.cuts(spec)?.list(),
-        None => Vec::new(),
-    })
+    FencePair::cuts_of_keys(spec, [solution.key_at(first)?, solution.key_at(third)?])
 }
 
 /// The settings and resources that all selections of one execution share.
@@ -114,10 +110,7 @@ impl SelectionContext {
             }
             Some(buckets) => nearest_splitters(&mut shards, buckets, quantile_specs).await?,
             None => {
-                let wanted = Wanted {
-                    ranks: wanted_ranks(quantile_specs, shards.population()),
-                    bounds: of.counts,
-                };
+                let wanted = Wanted::of(quantile_specs, shards.population(), of.counts);
                 let mut solution = solve_wanted(&mut shards, self.strategy, wanted).await?;
                 if of.fences {
                     let cuts = cuts_of_fences(&of.spec, &solution)?;

@@ -29,7 +29,7 @@ use crate::kernel::cpu::scan_answer::{ScanAnswer, Seen, scan_answer};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyVec, Width};
 use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
-use crate::quantile::fences::{Edges, quartile_ranks};
+use crate::quantile::fences::{FencePair, quartile_ranks};
 use crate::select::below::{KnownBelow, count_below};
 use crate::select::candidates::Candidates;
 use crate::select::choose::{KEPT_SHARE, TABLE_EXTRA, brackets_share, table_cells};
@@ -37,7 +37,7 @@ use crate::select::requests::sample_of_all;
 use crate::select::while_reading::{
     Derived, FEW_RANKS, LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs,
 };
-use crate::select::{Shards, Solution, Strategy, solve_by, wanted_ranks};
+use crate::select::{Shards, Solution, Strategy, Wanted, solve_by, wanted_ranks};
 use crate::threads::{PartitionTasks, Stop, ThreadPool};
 
 /// The share of the values, as a divisor, that may have to be read by what is known of them, so that no sample is taken.
@@ -217,7 +217,8 @@ impl WhileReadingContext<'_> {
 
     /// How a column is selected while it is read in at most `most` bytes of memory; `None` if its values are better kept.
     fn plan_column(&self, column: usize, sampled: Sampled, most: usize) -> Result<Option<ReadingColumn>> {
-        let (n, width) = (sampled.values, self.aggregates.columns[column].spec.width());
+        let of = &self.aggregates.columns[column];
+        let (n, width) = (sampled.values, of.spec.width());
         let ranks = wanted_ranks(&self.aggregates.quantile_specs(column), n);
         let input = self.input;
         let least = if input.always() { 1 } else { LEAST_SAMPLE };
@@ -227,23 +228,17 @@ impl WhileReadingContext<'_> {
         let Some((budget, bytes)) = self.budget(n, &ranks, width, most, KEPT_SHARE) else {
             return Ok(None);
         };
-        let of = &self.aggregates.columns[column];
         let mut strategy = WhileReading::try_new(width, n, ranks, sampled.keys, budget)?;
         if of.fences {
             strategy = strategy.with_places(
                 width,
                 &Derived {
                     ranks: quartile_ranks(n)?,
-                    cuts: &|quartiles| {
-                        Ok(match Edges::of_keys(&of.spec, quartiles)? {
-                            Some(edges) => edges.cuts(&of.spec)?.list(),
-                            None => Vec::new(),
-                        })
-                    },
+                    cuts: &|quartiles| FencePair::cuts_of_keys(&of.spec, quartiles),
                 },
             )?;
         }
-        let is_kept = !self.is_better_read_twice(n, &self.aggregates.columns[column]);
+        let is_kept = !self.is_better_read_twice(n, of);
         if strategy.reads() > 1 && is_kept && !input.always() {
             return Ok(None);
         }
@@ -381,7 +376,7 @@ impl WhileReadingContext<'_> {
         let seen = counted(seen, reading.first.as_ref());
         let of = &self.aggregates.columns[column];
         let (width, request) = (of.spec.width(), reading.strategy.request());
-        let wanted = self.aggregates.wanted(column, seen.values);
+        let wanted = Wanted::of(&self.aggregates.quantile_specs(column), seen.values, of.counts);
         if reading.first.is_some() {
             replies = vec![merged(replies, reading.first.as_ref())?];
         }

@@ -9,7 +9,7 @@ use datafusion::common::{
 use super::counted::Counted;
 use super::measures::{Described, Measure, RANKS};
 use super::types::{Bin, ColumnProfile, Fences, Lengths, TOP_VALUES};
-use crate::quantile::fences::Edges;
+use crate::quantile::fences::FencePair;
 
 /// One row of aggregates.
 pub(super) struct Answer<'a> {
@@ -160,8 +160,8 @@ fn counted_fences(answer: &ScalarValue) -> Result<Option<Fences>> {
 
 /// The fences of values with these quartiles, without counts.
 fn open_fences(first: &ScalarValue, third: &ScalarValue) -> Result<Option<Fences>> {
-    let edges = Edges::of(first, third)?;
-    Ok(edges.map(|Edges { low, high }| Fences {
+    let pair = FencePair::of(first, third)?;
+    Ok(pair.map(|FencePair { low, high }| Fences {
         low,
         high,
         beyond: None,

@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Column, DataFusionError, Result, ScalarValue, exec_err};
+use datafusion::common::{Column, DataFusionError, Result, ScalarValue};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{Expr, ExprFunctionExt, cast, lit};
 
 use super::answer::{Answer, Draft};
 use super::measures::Described;
 use super::types::{BINS, Bin, ColumnProfile, Fences, TOP_VALUES};
-use crate::functions::constant_list;
-use crate::functions::expr_fn::exact_rank;
 
 /// The name of the table with the constants of each group.
 pub(super) const CONSTANTS: &str = "constants of groups";
@@ -167,20 +165,13 @@ impl Questions {
             ask("below", compared().lt(low))?;
             ask("above", compared().gt(high))?;
         }
-        if constants.by_group {
-            for number in 0..longest(|question| question.edges.len()) {
-                let values = questions
-                    .iter()
-                    .map(|question| question.edges.get(number).cloned());
-                if let Some(constant) = constants.add(values.collect())? {
-                    ask(&format!("edge {number}"), value().lt_eq(constant))?;
-                }
+        for number in 0..longest(|question| question.edges.len()) {
+            let values = questions
+                .iter()
+                .map(|question| question.edges.get(number).cloned());
+            if let Some(constant) = constants.add(values.collect())? {
+                ask(&format!("edge {number}"), value().lt_eq(constant))?;
             }
-        } else if let Some(question) = questions.first()
-            && let Some(edge) = question.edges.first()
-        {
-            let edges = constant_list(&question.edges, &edge.data_type());
-            calls.push(exact_rank(value(), edges).alias(name("ranks", place)));
         }
         Ok(Self(questions))
     }
@@ -227,26 +218,9 @@ impl Questions {
 impl Question {
     /// The bins, from the number of values up to each edge.
     fn bins(&self, least: &ScalarValue, place: usize, answer: &Answer<'_>) -> Result<Vec<Bin>> {
-        let through = match answer.value(&name("ranks", place))? {
-            Some(ScalarValue::List(ranks)) => {
-                let ranks = ScalarValue::convert_array_to_scalar_vec(ranks.as_ref())?;
-                ranks
-                    .into_iter()
-                    .flatten()
-                    .flatten()
-                    .map(|rank| match rank {
-                        ScalarValue::UInt64(Some(rank)) => Ok(rank),
-                        other => exec_err!("exact_rank gave {other}"),
-                    })
-                    .collect::<Result<Vec<_>>>()?
-            }
-            _ => {
-                let edges = 0..self.edges.len();
-                edges
-                    .map(|number| answer.number(&name(&format!("edge {number}"), place)))
-                    .collect::<Result<_>>()?
-            }
-        };
+        let edges = 0..self.edges.len();
+        let through = edges.map(|number| answer.number(&name(&format!("edge {number}"), place)));
+        let through = through.collect::<Result<Vec<u64>>>()?;
         let (mut low, mut before, mut bins) = (least.clone(), 0, Vec::new());
         for (high, through) in self.edges.iter().zip(through) {
             bins.push(Bin {

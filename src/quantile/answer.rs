@@ -17,8 +17,8 @@ use crate::key::{ByteSpec, KeySpec, Order, PrefixKey};
 pub(crate) enum AnswerForm {
     /// The values.
     Values,
-    /// Bins between them, at most so many, with the number of values in each. The first quantile is 0.
-    Bins(usize),
+    /// Bins between them, with the number of values in each. The first quantile is 0.
+    Bins,
     /// The fences that follow from them, the quartiles, and the numbers of values beyond.
     Fences,
 }

@@ -8,7 +8,7 @@ use crate::key::{KeyBits, KeySpec};
 
 /// The two fences of a column: floating-point numbers of 64 bits for floating-point values, and values of the column's type for all others.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Edges {
+pub(crate) struct FencePair {
     /// The lower fence.
     pub(crate) low: ScalarValue,
     /// The upper fence.
@@ -32,7 +32,7 @@ impl Cuts {
 }
 
 /// The type of the fences of values of this type.
-pub(crate) fn edge_type(values: &DataType) -> DataType {
+pub(crate) fn fence_type(values: &DataType) -> DataType {
     match values.is_floating() {
         true => DataType::Float64,
         false => values.clone(),
@@ -60,7 +60,7 @@ pub(crate) fn quartile_ranks(n: u64) -> Result<[u64; 2]> {
     Ok([asked[0].rank(n), asked[1].rank(n)])
 }
 
-impl Edges {
+impl FencePair {
     /// The fences of values with these quartiles. `None` where there are none: a quartile that is NULL, infinite or no number.
     ///
     /// # Errors
@@ -84,6 +84,17 @@ impl Edges {
         let values = spec.to_array(&quartiles)?;
         let value = |place| ScalarValue::try_from_array(&values, place);
         Self::of(&value(0)?, &value(1)?)
+    }
+
+    /// The cuts of values with quartiles of these keys, below which values are to be counted; none where there are no fences.
+    ///
+    /// # Errors
+    /// Those of casts and of making arrays.
+    pub(crate) fn cuts_of_keys(spec: &KeySpec, quartiles: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
+        Ok(match Self::of_keys(spec, quartiles)? {
+            Some(fences) => fences.cuts(spec)?.list(),
+            None => Vec::new(),
+        })
     }
 
     /// The keys that part the values within the fences from those beyond.
@@ -282,7 +293,7 @@ mod tests {
     use super::*;
 
     fn edges(first: ScalarValue, third: ScalarValue) -> Option<(ScalarValue, ScalarValue)> {
-        Edges::of(&first, &third)
+        FencePair::of(&first, &third)
             .unwrap()
             .map(|fences| (fences.low, fences.high))
     }
@@ -337,7 +348,7 @@ mod tests {
     /// Numbers of values below and above the fences, by keys and by comparisons.
     fn check_cuts(values: ArrayRef, low: f64, high: f64) {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let edges = Edges {
+        let edges = FencePair {
             low: low.into(),
             high: high.into(),
         };

@@ -90,7 +90,7 @@ impl Progress {
         })
     }
 
-    /// The same state, of a selection that finds the least and the greatest rank of each key too.
+    /// The state of a selection that finds the least and the greatest rank of each key, besides the keys.
     pub(crate) fn with_rank_bounds(mut self) -> Self {
         self.rank_bounds = Some(vec![(0, 0); self.ranks.len()]);
         self

@@ -79,6 +79,14 @@ pub(crate) struct Wanted {
     pub(crate) bounds: bool,
 }
 
+impl Wanted {
+    /// The ranks that the quantile specifications need among `n` values; with `bounds` those of their keys, too.
+    pub(crate) fn of(quantile_specs: &[&QuantileSpec], n: u64, bounds: bool) -> Self {
+        let ranks = wanted_ranks(quantile_specs, n);
+        Self { ranks, bounds }
+    }
+}
+
 /// Rounds after which a strategy must have ended: every strategy halves its brackets in each round.
 const MAX_ROUNDS: usize = 200;
 
@@ -103,9 +111,8 @@ pub async fn solve(
     strategy: StrategyName,
     quantile_specs: &[&QuantileSpec],
 ) -> Result<Solution> {
-    let n = shards.population();
-    let ranks = wanted_ranks(quantile_specs, n);
-    solve_wanted(shards, strategy, Wanted { ranks, bounds: false }).await
+    let wanted = Wanted::of(quantile_specs, shards.population(), false);
+    solve_wanted(shards, strategy, wanted).await
 }
 
 /// Finds what is wanted: without rounds where the shards can do that, else in rounds that all of them share.

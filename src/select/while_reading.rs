@@ -91,7 +91,7 @@ impl WhileReading {
         })
     }
 
-    /// The same rounds, whose first read also keeps the keys around those that follow from its answers, if there is room for them.
+    /// Has the first read keep the keys around those that follow from two ranks' keys, too, if there is room for them.
     ///
     /// # Errors
     /// Those of `derived`.

@@ -11,11 +11,11 @@ use super::asked::Asked;
 use super::number::{key_at, key_of};
 use super::sorted::Sorted;
 use crate::key::{Key, KeyBits, KeySpec};
-use crate::quantile::fences::{Cuts, Edges, edge_type, quartile_ranks};
+use crate::quantile::fences::{Cuts, FencePair, fence_type, quartile_ranks};
 
 /// The fields of an answer over values of this type.
 pub(super) fn fences_fields(x: &DataType) -> Fields {
-    let edge = edge_type(x);
+    let edge = fence_type(x);
     Fields::from(vec![
         Field::new("low", edge.clone(), true),
         Field::new("high", edge, true),
@@ -26,23 +26,27 @@ pub(super) fn fences_fields(x: &DataType) -> Fields {
 
 /// The fences of a group, with the numbers of values below and above.
 pub(crate) struct Fenced {
-    edges: Edges,
+    edges: FencePair,
     below: u64,
     above: u64,
 }
 
 impl Fenced {
-    /// The fences of `n` values with these quartiles, where `less_than` counts the values of lesser keys. `None` where there are none.
+    /// The fences of `n` values. `key_at` gives the key of a rank, `less_than` counts the values of lesser keys. `None` where there are no fences.
     ///
     /// # Errors
-    /// Those of `less_than`, and of casts.
+    /// Those of `key_at` and `less_than`, and of casts.
     pub(crate) fn of(
         spec: &KeySpec,
         n: u64,
-        quartiles: [KeyBits; 2],
+        key_at: impl Fn(u64) -> Result<KeyBits>,
         less_than: impl Fn(KeyBits) -> Result<u64>,
     ) -> Result<Option<Self>> {
-        let Some(edges) = Edges::of_keys(spec, quartiles)? else {
+        if n == 0 {
+            return Ok(None);
+        }
+        let [first, third] = quartile_ranks(n)?;
+        let Some(edges) = FencePair::of_keys(spec, [key_at(first)?, key_at(third)?])? else {
             return Ok(None);
         };
         let Cuts { first, after } = edges.cuts(spec)?;
@@ -61,8 +65,8 @@ impl Fenced {
 /// # Errors
 /// Those of making arrays.
 pub(crate) fn fences_array(x: &DataType, rows: &[Option<Fenced>]) -> Result<ArrayRef> {
-    let null = ScalarValue::try_new_null(&edge_type(x))?;
-    let edges = |edge: fn(&Edges) -> &ScalarValue| {
+    let null = ScalarValue::try_new_null(&fence_type(x))?;
+    let edges = |edge: fn(&FencePair) -> &ScalarValue| {
         let values = rows
             .iter()
             .map(|row| row.as_ref().map_or(null.clone(), |row| edge(&row.edges).clone()));
@@ -94,15 +98,9 @@ impl<K: Key> Asked<Vec<K>> for TukeyFences {
     type Answers = Vec<Option<Fenced>>;
 
     fn answer(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>, answers: &mut Self::Answers) -> Result<()> {
-        let n = sorted.n();
-        if n == 0 {
-            answers.push(None);
-            return Ok(());
-        }
-        let [first, third] = quartile_ranks(n)?;
-        let quartiles = [key_at(sorted, first)?, key_at(sorted, third)?];
         let less_than = |cut| Ok(sorted.count_while(|item| key_of(item) < cut));
-        answers.push(Fenced::of(spec, n, quartiles, less_than)?);
+        let key_at = |rank| key_at(sorted, rank);
+        answers.push(Fenced::of(spec, sorted.n(), key_at, less_than)?);
         Ok(())
     }
 

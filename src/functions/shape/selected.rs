@@ -35,7 +35,7 @@ pub(crate) fn asked_of_ranks(call: &AggregateFunction) -> Result<Option<(Quantil
                 method: Method::Disc,
                 descending: false,
             };
-            Some((quantile_spec, AnswerForm::Bins(bins)))
+            Some((quantile_spec, AnswerForm::Bins))
         }
         (ShapeName::Fences, _) => Some((quartiles()?, AnswerForm::Fences)),
         _ => None,

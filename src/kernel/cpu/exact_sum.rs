@@ -29,6 +29,23 @@ const CHUNK: usize = 1 << 10;
 /// Exponent of the least bit of a `f64`.
 const LEAST: i32 = -1074;
 
+/// The exponent of infinities and NaNs.
+const NOT_FINITE: u32 = 0x7ff;
+
+/// The exponent of a number, as its bits have it.
+#[inline]
+fn exponent(bits: u64) -> u32 {
+    (bits >> 52) as u32 & NOT_FINITE
+}
+
+/// The mantissa of a finite number, and the position of its least bit.
+#[inline]
+fn parts(bits: u64) -> (u64, u32) {
+    let exponent = exponent(bits);
+    let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
+    (mantissa, exponent.max(1) - 1)
+}
+
 /// An exact sum of floating-point numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct ExactSum {
@@ -59,10 +76,7 @@ impl ExactSum {
             self.special = Some(self.special.unwrap_or(0.0) + value);
             return;
         }
-        let bits = value.to_bits();
-        let exponent = (bits >> 52) as u32 & 0x7ff;
-        let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
-        let position = exponent.max(1) - 1;
+        let (mantissa, position) = parts(value.to_bits());
         let sign = if value.is_sign_negative() { -1 } else { 1 };
         self.add_fixed(u128::from(mantissa) * u128::from(copies), sign, position);
     }
@@ -91,14 +105,15 @@ impl ExactSum {
     #[inline]
     pub(crate) fn add_one(&mut self, value: f64) {
         let bits = value.to_bits();
-        let exponent = (bits >> 52) as u32 & 0x7ff;
-        let position = exponent.max(1) - 1;
+        let (mantissa, position) = parts(bits);
         let (limb, shift) = ((position / DIGIT) as usize, position % DIGIT);
-        let Some([low, middle, high]) = self.limbs.get_mut(limb..limb + 3).filter(|_| exponent < 0x7ff)
+        let Some([low, middle, high]) = self
+            .limbs
+            .get_mut(limb..limb + 3)
+            .filter(|_| exponent(bits) < NOT_FINITE)
         else {
             return self.add(value, 1);
         };
-        let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
         let digits = u128::from(mantissa) << shift;
         // -1 for numbers below 0, and 0 for others.
         let sign = bits as i64 >> 63;
@@ -115,9 +130,9 @@ impl ExactSum {
     /// Adds numbers. Those of a chunk whose exponents are not far below the greatest one are summed as integers of 128 bits first.
     pub(crate) fn add_all(&mut self, values: &[f64]) {
         for chunk in values.chunks(CHUNK) {
-            let exponents = chunk.iter().map(|value| value.to_bits() >> 52 & 0x7ff);
-            let most = exponents.max().unwrap_or(0) as u32;
-            if most == 0x7ff {
+            let exponents = chunk.iter().map(|value| exponent(value.to_bits()));
+            let most = exponents.max().unwrap_or(0);
+            if most == NOT_FINITE {
                 chunk.iter().for_each(|value| self.add(*value, 1));
                 continue;
             }
@@ -125,12 +140,11 @@ impl ExactSum {
             let mut sum = 0_i128;
             for value in chunk {
                 let bits = value.to_bits();
-                let exponent = (bits >> 52) as u32 & 0x7ff;
-                let Some(shift) = (exponent.max(1) - 1).checked_sub(first) else {
+                let (mantissa, position) = parts(bits);
+                let Some(shift) = position.checked_sub(first) else {
                     self.add_one(*value);
                     continue;
                 };
-                let mantissa = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
                 // -1 for numbers below 0, and 0 for others.
                 let sign = i128::from(bits as i64 >> 63);
                 sum += ((i128::from(mantissa) << shift) ^ sign) - sign;

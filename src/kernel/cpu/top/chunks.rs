@@ -64,23 +64,37 @@ impl Chunks {
         self.push(&columns, rows);
     }
 
-    /// A copy of some rows of a column, in the order of their numbers in `rows`.
+    /// Copies of some rows of some columns, in the order of their numbers in `rows`.
     ///
     /// # Errors
-    /// Arrow's; an internal error for a column or a row that is not there.
-    pub(super) fn rows_of(&self, column: usize, rows: &UInt32Array) -> Result<ArrayRef> {
-        let chunks = self.columns.get(column);
-        let chunks =
-            chunks.ok_or_else(|| internal_datafusion_err!("no column {column} of rows that are held"))?;
-        match chunks.as_slice() {
-            [] => Ok(new_empty_array(&self.types[column])),
-            [one] => Ok(take(one.as_ref(), rows, None)?),
-            many => {
-                let arrays: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
-                let places = rows.values().iter().map(|row| self.place(*row as usize));
-                Ok(interleave(&arrays, &places.collect::<Vec<_>>())?)
+    /// Arrow's; an internal error for a column that is not there.
+    pub(super) fn rows_of(
+        &self,
+        columns: impl IntoIterator<Item = usize>,
+        rows: &UInt32Array,
+    ) -> Result<Vec<ArrayRef>> {
+        let places: Vec<(usize, usize)> = match self.starts.len() {
+            0 | 1 => Vec::new(),
+            _ => rows
+                .values()
+                .iter()
+                .map(|row| self.place(*row as usize))
+                .collect(),
+        };
+        let of_column = |column: usize| {
+            let chunks = self.columns.get(column);
+            let chunks =
+                chunks.ok_or_else(|| internal_datafusion_err!("no column {column} of rows that are held"))?;
+            match chunks.as_slice() {
+                [] => Ok(new_empty_array(&self.types[column])),
+                [one] => Ok(take(one.as_ref(), rows, None)?),
+                many => {
+                    let arrays: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
+                    Ok(interleave(&arrays, &places)?)
+                }
             }
-        }
+        };
+        columns.into_iter().map(of_column).collect()
     }
 
     /// Copies of some rows of all columns, which keep no values of other rows alive.
@@ -88,10 +102,8 @@ impl Chunks {
     /// # Errors
     /// Those of [`Self::rows_of`].
     pub(super) fn taken(&self, rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
-        let columns = 0..self.width();
-        columns
-            .map(|column| without_others(&self.rows_of(column, rows)?))
-            .collect()
+        let columns = self.rows_of(0..self.width(), rows)?;
+        columns.iter().map(without_others).collect()
     }
 
     /// The columns, whose rows are in one array each, or of which there are none.

@@ -31,8 +31,5 @@ pub(super) struct HeldRows<'a, K> {
 /// The columns of `payload` that `order` compares, of some rows.
 pub(super) fn compared(order: &RowOrder, payload: &Chunks, rows: &[u32]) -> Result<Vec<ArrayRef>> {
     let rows = UInt32Array::from(rows.to_vec());
-    order
-        .columns()
-        .map(|column| payload.rows_of(column, &rows))
-        .collect()
+    payload.rows_of(order.columns(), &rows)
 }
