@@ -13,7 +13,7 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
-use super::plain::lean;
+use super::plain::{allocated, lean};
 
 /// Passes rows on to a `BoundedWindowAggExec` without `PARTITION BY`, and reserves the bytes behind string and binary views, which that
 /// operator keeps to its end.
@@ -86,9 +86,6 @@ impl Work for KeptViewsWork {
     }
 }
 
-/// Bytes that are reserved for a byte, as a percentage: an allocator rounds the sizes of large buffers up.
-const RESERVED_PERCENT: usize = 125;
-
 /// The batch, without buffers of which it needs less than half. Memory is reserved for those buffers whose addresses are not in `seen`, and
 /// they are put there.
 fn kept(batch: &RecordBatch, seen: &mut HashSet<usize>, memory: &MemoryReservation) -> Result<RecordBatch> {
@@ -97,7 +94,7 @@ fn kept(batch: &RecordBatch, seen: &mut HashSet<usize>, memory: &MemoryReservati
         .iter()
         .map(|column| new_bytes(&column.to_data(), seen))
         .sum();
-    let bytes = bytes * RESERVED_PERCENT / 100;
+    let bytes = allocated(bytes);
     memory.try_grow(bytes).map_err(|error| {
         error.context(format!(
             "a window over frames keeps the strings of all its rows: {} bytes wanted; \

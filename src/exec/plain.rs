@@ -139,15 +139,24 @@ fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
 #[derive(Debug)]
 struct InputCounting {
     inner: Box<dyn Accumulator>,
-    /// Bytes of all input arrays.
+    /// Bytes that are [`allocated`] for all input arrays.
     bytes: usize,
 }
 
 impl InputCounting {
     fn add(&mut self, columns: &[ArrayRef]) {
         let held = |column: &ArrayRef| column.get_array_memory_size().max(row_bytes(column));
-        self.bytes += columns.iter().map(held).sum::<usize>();
+        self.bytes += allocated(columns.iter().map(held).sum());
     }
+}
+
+/// Bytes that are reserved for a byte of an array that is kept, as a percentage.
+const ALLOCATED_PERCENT: usize = 125;
+
+/// Bytes that an allocator takes for arrays of `bytes` bytes, at most: it rounds the sizes of large buffers up, and memory that other
+/// buffers between them have freed may stay with it.
+pub(super) fn allocated(bytes: usize) -> usize {
+    bytes * ALLOCATED_PERCENT / 100
 }
 
 /// The column, or a copy of it if it would keep alive more than twice the bytes of its own rows.
