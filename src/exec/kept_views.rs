@@ -14,6 +14,7 @@ use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
 use super::plain::{allocated, lean};
+use crate::kernel::cpu::columns::row_bytes;
 
 /// Passes rows on to a `BoundedWindowAggExec` without `PARTITION BY`, and reserves the bytes behind string and binary views, which that
 /// operator keeps to its end.
@@ -80,34 +81,56 @@ impl Work for KeptViewsWork {
     }
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
-        let (memory, mut seen) = (on.memory(), HashSet::new());
-        let rows = on.input()?.map(move |batch| kept(&batch?, &mut seen, &memory));
+        let mut kept = Kept {
+            seen: HashSet::new(),
+            bytes: 0,
+            largest: 0,
+            memory: on.memory(),
+        };
+        let rows = on.input()?.map(move |batch| kept.pass(&batch?));
         Ok(Box::pin(RecordBatchStreamAdapter::new(on.schema(), rows)))
     }
 }
 
-/// The batch, without buffers of which it needs less than half. Memory is reserved for those buffers whose addresses are not in `seen`, and
-/// they are put there.
-fn kept(batch: &RecordBatch, seen: &mut HashSet<usize>, memory: &MemoryReservation) -> Result<RecordBatch> {
-    let columns = batch.columns().iter().map(lean).collect::<Result<Vec<_>>>()?;
-    let bytes: usize = columns
-        .iter()
-        .map(|column| new_bytes(&column.to_data(), seen))
-        .sum();
-    let bytes = allocated(bytes);
-    memory.try_grow(bytes).map_err(|error| {
-        error.context(format!(
-            "a window over frames keeps the strings of all its rows: {} bytes wanted; \
-             a subquery with arrow_cast(.., 'Utf8') makes strings that it lets go of",
-            memory.size() + bytes
-        ))
-    })?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    Ok(RecordBatch::try_new_with_options(
-        batch.schema(),
-        columns,
-        &options,
-    )?)
+/// Copies of a batch that are in memory at once while a window is computed, at most: the answers for its rows, value by value and as an
+/// array, and what operators above make of them.
+const COPIES: usize = 4;
+
+/// What a window operator holds of the batches that were passed on to it.
+struct Kept {
+    /// Addresses of the buffers behind views.
+    seen: HashSet<usize>,
+    /// Bytes that are [`allocated`] for them.
+    bytes: usize,
+    /// Bytes of the rows of the largest batch.
+    largest: usize,
+    memory: MemoryReservation,
+}
+
+impl Kept {
+    /// The batch, without buffers of which it needs less than half. Memory is reserved for those of its buffers that are new, and for
+    /// [`COPIES`] of the largest batch.
+    fn pass(&mut self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let columns = batch.columns().iter().map(lean).collect::<Result<Vec<_>>>()?;
+        let new = columns
+            .iter()
+            .map(|column| new_bytes(&column.to_data(), &mut self.seen));
+        self.bytes += allocated(new.sum());
+        self.largest = self.largest.max(columns.iter().map(row_bytes).sum());
+        let wanted = self.bytes + COPIES * self.largest;
+        self.memory.try_resize(wanted).map_err(|error| {
+            error.context(format!(
+                "a window over frames keeps the strings of all its rows: {wanted} bytes wanted; \
+                 a subquery with arrow_cast(.., 'Utf8') makes strings that it lets go of"
+            ))
+        })?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(RecordBatch::try_new_with_options(
+            batch.schema(),
+            columns,
+            &options,
+        )?)
+    }
 }
 
 /// Bytes of the buffers behind views, also nested ones, whose addresses are not in `seen`.

@@ -267,12 +267,22 @@ pub(super) fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Cells>
     } else if let Some(table) = fine_table(progress, sample)? {
         table
     } else {
-        let most = SPLITTERS
-            .max(8 * progress.ranks().len())
-            .min(MAX_CELLS.min(progress.budget.cells) / 4);
-        let splitters = splitters(sample, most + 1);
+        let splitters = splitters(sample, most_splitters(progress) + 1);
         Cells::Edges(Edges::try_new(splitter_edges(sample, &splitters, width))?)
     })
+}
+
+/// Number of splitters of the first count: more where memory holds so few keys that those of the ranks' cells would not fit, which costs
+/// a second sample and a second count.
+fn most_splitters(progress: &Progress) -> usize {
+    let ranks = progress.ranks().len();
+    // Twice the mean, as cells differ in size.
+    let candidates = progress.population().saturating_mul(2 * ranks as u64);
+    let for_memory = candidates / progress.budget.keys.max(1);
+    SPLITTERS
+        .max(8 * ranks)
+        .max(usize::try_from(for_memory).unwrap_or(usize::MAX))
+        .min(MAX_CELLS.min(progress.budget.cells) / 4)
 }
 
 /// A table that is fine enough for the ranks, if there is one: over the whole sample, or without its tails, which may reach so far
@@ -420,4 +430,25 @@ fn hitters(sample: &KeyVec, within: Range<usize>) -> Vec<KeyBits> {
         at = next;
     }
     hitters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Width;
+    use crate::memory::MemoryBudget;
+
+    #[test]
+    fn less_memory_for_keys_takes_more_splitters() {
+        let n = 30_000_000;
+        let splitters = |keys| {
+            let ranks = (1..100).map(|percent| percent * n / 100).collect();
+            let mut progress = Progress::try_new(Width::W64, n, ranks).unwrap();
+            progress.budget.keys = keys;
+            most_splitters(&progress)
+        };
+        assert_eq!(splitters(MemoryBudget::UNLIMITED.keys), SPLITTERS);
+        assert_eq!(splitters(n / 16), 2 * 99 * 16);
+        assert_eq!(splitters(0), MAX_CELLS / 4);
+    }
 }
