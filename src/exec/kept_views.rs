@@ -21,7 +21,8 @@ use crate::kernel::cpu::columns::row_bytes;
 ///
 /// It joins each batch with what is left of those before. An array of views that is joined from others has the buffers of all of them, also
 /// those that no view points to any more: a window of ten rows keeps the text of all rows before it. With `PARTITION BY` it lets go of them
-/// where a partition ends. The query fails with `ResourcesExhausted` if the pool is too small.
+/// where a partition ends. Besides, four times the rows of the largest batch are reserved, for what becomes of a batch while its window is
+/// computed. The query fails with `ResourcesExhausted` if the pool is too small.
 ///
 /// It is planned if the memory pool has a limit. It has no metrics.
 pub type KeptViewsExec = Operator<KeptViewsWork>;
