@@ -16,17 +16,18 @@ pub(crate) trait Kernel {
     reason = "a function that needs instructions may be called only where they exist"
 )]
 pub(crate) fn dispatch(kernel: impl Kernel) {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
     fn avx512(kernel: impl Kernel) {
         kernel.run();
     }
 
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
     fn avx2(kernel: impl Kernel) {
         kernel.run();
     }
 
     let common = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("lzcnt")

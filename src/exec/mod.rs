@@ -27,6 +27,7 @@ mod grouped_topk;
 mod kept_views;
 mod mode;
 mod moving;
+mod nearest_join;
 mod numbered;
 #[cfg(feature = "cuda")]
 mod on_device;
@@ -47,6 +48,7 @@ mod run;
 mod run_metrics;
 mod scan;
 mod selection;
+mod shared_state;
 mod sort_limit;
 pub mod staged;
 #[cfg(feature = "parquet")]
@@ -66,6 +68,8 @@ pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec}
 pub use kept_views::KeptViewsExec;
 pub(crate) use mode::{Mode, by_key};
 pub use moving::MovingQuantilesExec;
+pub use nearest_join::NearestJoinExec;
+pub(crate) use nearest_join::{EqualPairs, NearestJoinSpec, PairColumn};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
 pub use operator::Operator;

@@ -124,8 +124,13 @@ impl VectorDistance {
         })
     }
 
+    /// The measure of distance.
+    pub(super) fn measure(&self) -> Measure {
+        self.measure
+    }
+
     /// The answer of DataFusion's function to the same arguments.
-    fn by_builtin(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+    pub(super) fn by_builtin(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let list = DataType::List(Arc::new(Field::new_list_field(DataType::Float64, true)));
         for (arg, field) in args.args.iter_mut().zip(&mut args.arg_fields) {
             if !is_list_of_float64(&arg.data_type()) {
@@ -202,16 +207,29 @@ fn components_of(query: &ScalarValue) -> Option<Vec<f64>> {
 
 /// The components of all vectors of a column.
 #[derive(Debug, Clone, Copy)]
-enum Components<'a> {
+pub(super) enum Components<'a> {
     /// The bits of half-precision numbers.
     Half(&'a [u16]),
     Single(&'a [f32]),
     Double(&'a [f64]),
 }
 
+/// Runs `$run` over the components, whatever their type is; `None` if a vector ends behind the last component.
+macro_rules! with_components {
+    ($column:expr, $starts:expr, $vectors:ident => $run:expr) => {{
+        let column = $column;
+        match column.components() {
+            Components::Half(components) => vectors(components, column, $starts).map(|$vectors| $run),
+            Components::Single(components) => vectors(components, column, $starts).map(|$vectors| $run),
+            Components::Double(components) => vectors(components, column, $starts).map(|$vectors| $run),
+        }
+    }};
+}
+pub(super) use with_components;
+
 /// A column of vectors that all have the length of the query, and of NULLs.
 #[derive(Debug)]
-struct VectorColumn<'a> {
+pub(super) struct VectorColumn<'a> {
     components: Components<'a>,
     /// Number of components of a vector.
     dimension: usize,
@@ -224,7 +242,7 @@ struct VectorColumn<'a> {
 
 impl<'a> VectorColumn<'a> {
     /// The vectors of an array; `None` if one has another length, or if the array has another type.
-    fn try_new(column: &'a ArrayRef, dimension: usize) -> Option<Self> {
+    pub(super) fn try_new(column: &'a ArrayRef, dimension: usize) -> Option<Self> {
         let (rows, nulls) = (
             column.len(),
             column.nulls().filter(|nulls| nulls.null_count() > 0),
@@ -261,8 +279,31 @@ impl<'a> VectorColumn<'a> {
         })
     }
 
+    pub(super) fn components(&self) -> Components<'a> {
+        self.components
+    }
+
+    /// The first component of each row; `None` if vectors lie one behind the other.
+    pub(super) fn starts(&self) -> Option<&[usize]> {
+        self.starts.as_deref()
+    }
+
+    /// Whether the distance of a row is NULL whatever the query is.
+    pub(super) fn is_null(&self, row: usize) -> bool {
+        self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
+    }
+
+    pub(super) fn has_nulls(&self) -> bool {
+        self.nulls.is_some()
+    }
+
+    /// The components of all vectors, one behind the other; those of a NULL may be any. `None` if a vector ends behind the last component.
+    pub(super) fn widened(&self) -> Option<Vec<f64>> {
+        with_components!(self, self.starts(), vectors => vectors.widened())
+    }
+
     /// Where the vectors of some rows start.
-    fn starts_of(&self, rows: &[u32]) -> Vec<usize> {
+    pub(super) fn starts_of(&self, rows: &[u32]) -> Vec<usize> {
         let start = |row: usize| match &self.starts {
             Some(starts) => starts[row],
             None => row * self.dimension,
@@ -306,20 +347,8 @@ pub(crate) struct Measured<'a> {
     query: Vec<f64>,
 }
 
-/// Runs `$run` over the components, whatever their type is; `None` if a vector ends behind the last component.
-macro_rules! with_components {
-    ($column:expr, $starts:expr, $vectors:ident => $run:expr) => {{
-        let column = $column;
-        match column.components {
-            Components::Half(components) => vectors(components, column, $starts).map(|$vectors| $run),
-            Components::Single(components) => vectors(components, column, $starts).map(|$vectors| $run),
-            Components::Double(components) => vectors(components, column, $starts).map(|$vectors| $run),
-        }
-    }};
-}
-
 /// The vectors that start at `starts`, or all vectors one behind the other.
-fn vectors<'a, T: Component>(
+pub(super) fn vectors<'a, T: Component>(
     components: &'a [T],
     column: &VectorColumn<'_>,
     starts: Option<&'a [usize]>,
@@ -375,26 +404,13 @@ impl Measured<'_> {
         Some(rows)
     }
 
-    /// The distances with the NaNs of DataFusion's function: which of two NaNs a sum ends in depends on its instructions. `row_of`: the row of
-    /// a distance.
+    /// The distances with the NaNs of DataFusion's function. `row_of`: the row of a distance.
     fn with_nans(&self, found: Float64Array, row_of: impl Fn(u32) -> u32) -> Result<Float64Array> {
-        let is_nan = |at: &u32| found.is_valid(*at as usize) && found.value(*at as usize).is_nan();
-        let places: Vec<u32> = (0..found.len() as u32).filter(is_nan).collect();
-        if places.is_empty() {
-            return Ok(found);
-        }
-        let rows = UInt32Array::from_iter_values(places.iter().map(|at| row_of(*at)));
-        let theirs = self
-            .function
-            .by_builtin(self.call(&rows)?)?
-            .into_array(rows.len())?;
-        let theirs = theirs.as_primitive::<Float64Type>();
-        let (_, values, nulls) = found.into_parts();
-        let mut values = values.to_vec();
-        for (at, value) in places.iter().zip(theirs.values()) {
-            values[*at as usize] = *value;
-        }
-        Ok(Float64Array::new(values.into(), nulls))
+        with_nans(found, |places| {
+            let rows = UInt32Array::from_iter_values(places.iter().map(|at| row_of(*at)));
+            let theirs = self.function.by_builtin(self.call(&rows)?)?;
+            theirs.into_array(rows.len())
+        })
     }
 
     /// A call over some rows.
@@ -409,19 +425,45 @@ impl Measured<'_> {
         if query_first {
             args.reverse();
         }
-        let field = |data_type| Arc::new(Field::new("", data_type, true));
-        Ok(ScalarFunctionArgs {
-            arg_fields: args.iter().map(|arg| field(arg.data_type())).collect(),
-            args,
-            number_rows: rows.len(),
-            return_field: field(DataType::Float64),
-            config_options: Arc::default(),
-        })
+        Ok(call_of(args, rows.len()))
     }
 }
 
+/// A call with these arguments over `rows` rows.
+pub(super) fn call_of(args: Vec<ColumnarValue>, rows: usize) -> ScalarFunctionArgs {
+    let field = |data_type| Arc::new(Field::new("", data_type, true));
+    ScalarFunctionArgs {
+        arg_fields: args.iter().map(|arg| field(arg.data_type())).collect(),
+        args,
+        number_rows: rows,
+        return_field: field(DataType::Float64),
+        config_options: Arc::default(),
+    }
+}
+
+/// Distances with the NaNs of DataFusion's function, which `theirs` gives for the places of NaNs: which of two NaNs a sum ends in depends on
+/// its instructions.
+pub(super) fn with_nans(
+    found: Float64Array,
+    theirs: impl FnOnce(&[u32]) -> Result<ArrayRef>,
+) -> Result<Float64Array> {
+    let is_nan = |at: &u32| found.is_valid(*at as usize) && found.value(*at as usize).is_nan();
+    let places: Vec<u32> = (0..found.len() as u32).filter(is_nan).collect();
+    if places.is_empty() {
+        return Ok(found);
+    }
+    let theirs = theirs(&places)?;
+    let theirs = theirs.as_primitive::<Float64Type>();
+    let (_, values, nulls) = found.into_parts();
+    let mut values = values.to_vec();
+    for (at, value) in places.iter().zip(theirs.values()) {
+        values[*at as usize] = *value;
+    }
+    Ok(Float64Array::new(values.into(), nulls))
+}
+
 /// Distances as an array. `nulls`: the rows that have none by themselves.
-fn with_nulls(found: Distances, nulls: Option<NullBuffer>) -> Float64Array {
+pub(super) fn with_nulls(found: Distances, nulls: Option<NullBuffer>) -> Float64Array {
     let Distances { values, missing } = found;
     let nulls = if missing.is_empty() {
         nulls

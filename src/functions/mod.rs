@@ -40,6 +40,7 @@ mod states;
 mod strings;
 pub(crate) mod topk;
 mod types;
+mod vector_pairs;
 mod weighted;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
@@ -78,6 +79,7 @@ pub(crate) use ranks::RankFunction;
 pub(crate) use shape::{ShapeFunction, TwoReads, tukey_fences};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
+pub(crate) use vector_pairs::dimension_of;
 pub(crate) use weighted::{ROW, WeightedReads};
 pub(crate) use within_group::within_group;
 

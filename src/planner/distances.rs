@@ -5,8 +5,8 @@
 //!   TableScan: t                                                            TableScan: t
 //! ```
 //! That is done wherever such a call stands, for a column of vectors (`FixedSizeList` or `List` of `Float16`, `Float32` or `Float64`) and a
-//! query that is the same for all rows: a constant, a parameter, or a subquery without columns of the query around it. The answer has the
-//! same bits. It happens after the optimizer, when types are coerced and constants folded, and keeps every name.
+//! query that is the same for all rows: a constant, a parameter, or a subquery without columns of the query around it; or for two columns of
+//! vectors. The answer has the same bits. It happens after the optimizer, when types are coerced and constants folded, and keeps every name.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
@@ -68,7 +68,11 @@ fn replaced(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
     } else if is_query(first, schema) {
         vectors(second, schema).map(|second| vec![first.clone(), second])
     } else {
-        None
+        // Vectors of two tables: their nearest pairs may be found without computing all distances.
+        let both = vectors(first, schema).zip(vectors(second, schema));
+        let both =
+            both.filter(|(first, second)| [first, second].iter().all(|arg| matches!(arg, Expr::Column(_))));
+        both.map(|(first, second)| vec![first, second])
     };
     match args {
         Some(args) => Transformed::yes(Expr::ScalarFunction(ScalarFunction::new_udf(func, args))),

@@ -3,16 +3,23 @@
 use std::any::{Any, TypeId};
 use std::sync::{Arc, LazyLock, Once};
 
+use datafusion::catalog::TableFunction;
 use datafusion::common::Result;
 use datafusion::common::plan_err;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::SessionContext;
 
 #[cfg(feature = "ballista")]
 use super::client::ClientPlanner;
-use super::{CheckQuantiles, FloatStatisticsRule, MovingQuantilesRule, QuantilesPlanner, SortLimitRule};
+use super::fresh_names::{FRESH_NAMES, FreshNamesRule};
+use super::nearest_table::{NEAREST, NearestTable};
+use super::{
+    CheckQuantiles, FloatStatisticsRule, MovingQuantilesRule, NearestJoinRule, QuantilesPlanner,
+    SortLimitRule,
+};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::ranks::rank_aggregates;
@@ -58,6 +65,7 @@ fn is_registered(state: &SessionState) -> bool {
     QuantilesOptions::are_in(state.config_options())
         && function.is_some_and(|function| ExactQuantiles::of(function).is_some())
         && !matches!(origin, Origin::DataFusion | Origin::Remote { wrapped: false })
+        && state.optimizers().iter().any(|rule| rule.name() == FRESH_NAMES)
         && lacking_rules(&origin, state.physical_optimizers()).is_empty()
 }
 
@@ -66,7 +74,12 @@ fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
     let floats: SharedRule = Arc::new(FloatStatisticsRule);
     let ours = match origin {
         Origin::DataFusion | Origin::Ours | Origin::Wrapping => {
-            vec![floats, Arc::new(MovingQuantilesRule), Arc::new(SortLimitRule)]
+            vec![
+                floats,
+                Arc::new(MovingQuantilesRule),
+                Arc::new(NearestJoinRule),
+                Arc::new(SortLimitRule),
+            ]
         }
         Origin::Staged | Origin::Foreign => vec![floats],
         Origin::Remote { .. } => Vec::new(),
@@ -75,8 +88,13 @@ fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
     ours.into_iter().filter(is_lacking).collect()
 }
 
-/// The builder with the physical optimizer rules that it lacks.
+/// The builder with the optimizer rules that it lacks.
 fn with_rules(mut builder: SessionStateBuilder, origin: &Origin) -> SessionStateBuilder {
+    let names: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(FreshNamesRule);
+    let logical = &mut builder.optimizer().get_or_insert_default().rules;
+    if !logical.iter().any(|rule| rule.name() == FRESH_NAMES) {
+        logical.insert(0, names);
+    }
     let built_in = builder.physical_optimizers().get_or_insert_default();
     let mut rules = built_in.rules.clone();
     rules.extend(builder.physical_optimizer_rules().iter().flatten().cloned());
@@ -223,6 +241,13 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().chain(vector_distances()).cloned());
             scalars.extend([within_group(), without_nan()].map(Arc::clone));
+            let tables = self.table_functions().get_or_insert_default();
+            // Another crate's table function of this name stays.
+            let nearest = NearestTable {
+                check: check_no_cluster,
+            };
+            let function = || Arc::new(TableFunction::new(NEAREST.to_owned(), Arc::new(nearest)));
+            tables.entry(NEAREST.to_owned()).or_insert_with(function);
             let planners = self.expr_planners().get_or_insert_default();
             planners.push(Arc::new(QuantilesExprPlanner));
             self = self.with_analyzer_rule(Arc::new(CheckQuantiles));

@@ -18,6 +18,7 @@ mod memory_plans;
 mod memory_values;
 mod names;
 mod nearest;
+mod nearest_join;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod planner;

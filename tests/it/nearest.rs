@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use quantiles_testing::{query, session, texts};
 
 /// Components of a vector.
-const DIMENSION: usize = 11;
+pub(super) const DIMENSION: usize = 11;
 
 /// The names of DataFusion's functions, and whether the nearest row is the one of the greatest value.
 const FUNCTIONS: [(&str, bool); 5] = [
@@ -31,12 +31,12 @@ const FUNCTIONS: [(&str, bool); 5] = [
 
 /// How the vectors of a table are drawn.
 #[derive(Debug, Clone, Copy)]
-struct Drawn {
-    rows: usize,
+pub(super) struct Drawn {
+    pub(super) rows: usize,
     /// Few different components, so that many distances are equal.
-    few: bool,
+    pub(super) few: bool,
     /// NULL vectors, vectors with a NULL, and components that are no finite numbers.
-    special: bool,
+    pub(super) special: bool,
 }
 
 fn component(rng: &mut SmallRng, drawn: Drawn) -> Option<f64> {
@@ -52,7 +52,7 @@ fn component(rng: &mut SmallRng, drawn: Drawn) -> Option<f64> {
 }
 
 /// The columns `id`, `g` and `v` of some rows; `v` are vectors of `item`, of fixed size or not.
-fn batch(
+pub(super) fn batch(
     rng: &mut SmallRng,
     first: usize,
     rows: usize,
@@ -83,7 +83,7 @@ fn batch(
 }
 
 /// A table of four partitions, in batches of different lengths.
-fn table(rng: &mut SmallRng, drawn: Drawn, item: &DataType, fixed: bool) -> Arc<MemTable> {
+pub(super) fn table(rng: &mut SmallRng, drawn: Drawn, item: &DataType, fixed: bool) -> Arc<MemTable> {
     let mut partitions = vec![Vec::new(); 4];
     let (mut first, mut turn) = (0, 0);
     loop {
@@ -99,7 +99,7 @@ fn table(rng: &mut SmallRng, drawn: Drawn, item: &DataType, fixed: bool) -> Arc<
 }
 
 /// A session of this crate and one of DataFusion, over the same table `t`.
-fn sessions(table: &Arc<MemTable>) -> [SessionContext; 2] {
+pub(super) fn sessions(table: &Arc<MemTable>) -> [SessionContext; 2] {
     let config = || {
         SessionConfig::new()
             .with_target_partitions(4)

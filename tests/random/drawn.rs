@@ -4,7 +4,7 @@ use datafusion::arrow::datatypes::DataType;
 
 use crate::draw::Draw;
 use crate::in_order::{Asked, NUMBERS};
-use crate::nearest::Distance;
+use crate::nearest::{Distance, Neighbours};
 use crate::statement::*;
 use crate::table::{F, G, H, ID, K, S, Table, X, Y};
 
@@ -610,6 +610,11 @@ impl Scope<'_> {
         let distance = Distance::draw(self.draw, self.table)?;
         if !self.draw.chance(35) {
             return None;
+        }
+        if self.draw.chance(40)
+            && let Some(neighbours) = Neighbours::draw(self.draw, self.table, &distance)
+        {
+            return Some(Shape::Neighbours(neighbours));
         }
         let then = if self.draw.chance(40) {
             self.keys()

@@ -86,17 +86,6 @@ fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
         _ if prepared && why.contains("Uncomparable values: Utf8(") => {
             Some("PREPARE with two comparisons of a text of other types is an error")
         }
-        // PREPARE and EXECUTE both optimize: what each finds to be common has the name `__common_expr_1`.
-        _ if prepared
-            && (why.contains("a panic: boolean array")
-                || why.contains("Cannot infer common argument type for logical boolean operation")
-                || why.contains("FILTER (__common_expr_") && why.contains("must be Boolean")
-                || why.contains("common_sub_expression_eliminate")
-                    && (why.contains("IS NOT DISTINCT FROM")
-                        || why.contains("weights must be integers"))) =>
-        {
-            Some("PREPARE and EXECUTE give different common expressions one name")
-        }
         // The default frame of ROW_NUMBER and RANK is RANGE, which DataFusion has not for every type.
         Shape::Best { .. } if why.contains("Cannot run range queries on datatype") => {
             Some("windows ordered by some types are refused")

@@ -212,6 +212,26 @@ pub(crate) fn answer<'a>(statement: &Statement, table: &'a Table) -> Answer<'a> 
                 limit: *limit,
             }
         }
+        Shape::Neighbours(neighbours) => {
+            let mut partitions = neighbours.of(&rows, table);
+            let width = partitions.iter().flatten().next().map_or(0, |row| row.len());
+            let mut keys = vec![Key {
+                column: width.saturating_sub(1),
+                desc: neighbours.desc,
+                nulls_first: neighbours.nulls_first,
+            }];
+            keys.extend(neighbours.by_id.then(|| Key::ascending(ID)));
+            for rows in &mut partitions {
+                rows.sort_by(|a, b| by_keys(a, b, &keys));
+            }
+            Answer::Best {
+                partitions,
+                keys,
+                rank: neighbours.rank,
+                k: neighbours.k,
+                n: true,
+            }
+        }
         Shape::Best {
             spelling,
             rank,

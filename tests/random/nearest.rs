@@ -3,9 +3,10 @@
 use datafusion::arrow::datatypes::{DataType, Field};
 
 use crate::draw::Draw;
+use crate::naive::Row;
 use crate::statement::NAMES;
-use crate::table::{Table, X, Y};
-use crate::value::{Cell, Value};
+use crate::table::{ID, Table, X, Y};
+use crate::value::{Cell, Value, text};
 
 /// A distance of a column of vectors from a constant.
 #[derive(Debug, Clone)]
@@ -92,32 +93,137 @@ impl Distance {
 
     /// The distance of a row.
     pub(crate) fn of(&self, row: &[Cell]) -> Cell {
-        let Some(Value::Many(items)) = &row[self.column] else {
-            return None;
+        between(
+            self.function,
+            &components(&row[self.column])?,
+            &self.query,
+            self.query_first,
+        )
+    }
+}
+
+/// The components of a vector; `None` if it is NULL or has a NULL.
+fn components(cell: &Cell) -> Option<Vec<f64>> {
+    let Some(Value::Many(items)) = cell else {
+        return None;
+    };
+    let component = |item: &Cell| match item {
+        Some(Value::Float(component)) => Some(*component),
+        _ => None,
+    };
+    items.iter().map(component).collect()
+}
+
+/// The distance of two vectors.
+fn between(function: &str, a: &[f64], b: &[f64], b_first: bool) -> Cell {
+    let (a, b) = if b_first { (b, a) } else { (a, b) };
+    let pairs = || a.iter().zip(b);
+    let product = || pairs().fold(0.0, |sum, (a, b)| sum + a * b);
+    let square = |v: &[f64]| v.iter().fold(0.0, |sum, x| sum + x * x);
+    Some(Value::Float(match function {
+        "array_distance" => {
+            let squares = pairs().map(|(a, b)| (a - b) * (a - b));
+            squares.sum::<f64>().sqrt()
+        }
+        "inner_product" => product(),
+        "-inner_product" => -product(),
+        _ if square(a) == 0.0 || square(b) == 0.0 => return None,
+        _ => 1.0 - product() / (square(a).sqrt() * square(b).sqrt()),
+    }))
+}
+
+/// The nearest rows of each of the first rows of the table.
+#[derive(Debug, Clone)]
+pub(crate) struct Neighbours {
+    function: &'static str,
+    column: usize,
+    /// Whether the query is the first argument.
+    query_first: bool,
+    pub(crate) desc: bool,
+    pub(crate) nulls_first: Option<bool>,
+    /// Rows of a smaller id are queries.
+    pub(crate) queries: i64,
+    pub(crate) k: usize,
+    pub(crate) rank: bool,
+    /// Whether ties are in the order of ids.
+    pub(crate) by_id: bool,
+    /// What a row and a query must not have in common, or nothing.
+    condition: &'static str,
+}
+
+impl Neighbours {
+    /// The neighbours of rows by a distance; `None` if a query has components that are no numbers, as it is open which NaN a distance is.
+    pub(crate) fn draw(draw: &mut Draw, table: &Table, distance: &Distance) -> Option<Self> {
+        let queries = draw.pick(&[0, 1, 2, 7, 40]);
+        let is_query = |row: &&Vec<Cell>| matches!(&row[ID], Some(Value::Int(id)) if *id < queries.into());
+        let is_plain = |row: &Vec<Cell>| {
+            let components = components(&row[distance.column]).unwrap_or_default();
+            components.iter().all(|component| component.abs() < 1e100)
         };
-        let mut vector = Vec::new();
-        for item in items {
-            match item {
-                Some(Value::Float(component)) => vector.push(*component),
-                _ => return None,
-            }
-        }
-        let (mut a, mut b) = (&vector, &self.query);
-        if self.query_first {
-            (a, b) = (b, a);
-        }
-        let pairs = || a.iter().zip(b);
-        let product = || pairs().fold(0.0, |sum, (a, b)| sum + a * b);
-        let square = |v: &[f64]| v.iter().fold(0.0, |sum, x| sum + x * x);
-        Some(Value::Float(match self.function {
-            "array_distance" => {
-                let squares = pairs().map(|(a, b)| (a - b) * (a - b));
-                squares.sum::<f64>().sqrt()
-            }
-            "inner_product" => product(),
-            "-inner_product" => -product(),
-            _ if square(a) == 0.0 || square(b) == 0.0 => return None,
-            _ => 1.0 - product() / (square(a).sqrt() * square(b).sqrt()),
-        }))
+        let rank = draw.chance(20);
+        let found = Self {
+            function: distance.function,
+            column: distance.column,
+            query_first: distance.query_first,
+            desc: draw.chance(35),
+            nulls_first: draw.chance(30).then(|| draw.chance(50)),
+            queries,
+            k: draw.pick(&[1, 1, 2, 5, 20, 300]),
+            rank,
+            by_id: !rank && draw.chance(50),
+            condition: draw.pick(&[
+                "",
+                "",
+                " WHERE t.id <> q.qid",
+                " WHERE t.id IS DISTINCT FROM q.qid",
+            ]),
+        };
+        table.rows.iter().filter(is_query).all(is_plain).then_some(found)
+    }
+
+    /// The statement over the rows of `from`.
+    pub(crate) fn sql(&self, from: &str) -> String {
+        let name = NAMES[self.column];
+        let args = if self.query_first {
+            "(q.qv, t.qw)"
+        } else {
+            "(t.qw, q.qv)"
+        };
+        let distance = format!("{}{}", self.function, args.replace("qw", name));
+        let direction = if self.desc { " DESC" } else { "" };
+        let nulls = match self.nulls_first {
+            None => "",
+            Some(true) => " NULLS FIRST",
+            Some(false) => " NULLS LAST",
+        };
+        let number = if self.rank { "rank" } else { "row_number" };
+        let then = if self.by_id { ", t.id" } else { "" };
+        format!(
+            "SELECT * FROM (SELECT t.*, q.qid, {distance} AS c0, \
+             {number}() OVER (PARTITION BY q.qid ORDER BY {distance}{direction}{nulls}{then}) AS n \
+             FROM (SELECT * {from}) AS t CROSS JOIN (SELECT id AS qid, {name} AS qv FROM t WHERE id < {}) AS q{}) AS r WHERE n <= {}",
+            self.queries, self.condition, self.k
+        )
+    }
+
+    /// For each query its rows, each with the query's id and the distance behind its columns.
+    pub(crate) fn of<'a>(&self, rows: &[Row<'a>], table: &'a Table) -> Vec<Vec<Row<'a>>> {
+        let is_query =
+            |row: &&Vec<Cell>| matches!(&row[ID], Some(Value::Int(id)) if *id < self.queries.into());
+        let near = |query: &Vec<Cell>| {
+            let of_query = components(&query[self.column]);
+            let is_wanted = |row: &&Row<'a>| self.condition.is_empty() || text(&row[ID]) != text(&query[ID]);
+            let with_distance = |row: &Row<'a>| {
+                let of_row = components(&row[self.column]);
+                let distance = of_row
+                    .zip(of_query.as_ref())
+                    .and_then(|(a, b)| between(self.function, &a, b, self.query_first));
+                let mut row = row.clone();
+                row.to_mut().extend([query[ID].clone(), distance]);
+                row
+            };
+            rows.iter().filter(is_wanted).map(with_distance).collect()
+        };
+        table.rows.iter().filter(is_query).map(near).collect()
     }
 }

@@ -73,6 +73,7 @@ const CLAUSES: &[&str] = &[
     "row_number()",
     "rank()",
     "first_value(",
+    "CROSS JOIN",
     "DISTINCT ON",
     "QUALIFY",
     "SUMMARIZE",

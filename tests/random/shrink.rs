@@ -297,6 +297,12 @@ fn shapes(shape: &Shape) -> Vec<Shape> {
             }
             all
         }
+        Shape::Neighbours(neighbours) if neighbours.queries > 1 => {
+            let mut fewer = neighbours.clone();
+            fewer.queries /= 2;
+            vec![Shape::Neighbours(fewer)]
+        }
+        Shape::Neighbours(_) => Vec::new(),
         Shape::Best {
             spelling,
             rank,

@@ -345,6 +345,7 @@ impl Statement {
                     distance.sql()
                 )
             }
+            Shape::Neighbours(neighbours) => neighbours.sql(&from),
             Shape::Best {
                 spelling,
                 rank,
@@ -403,7 +404,7 @@ impl Statement {
         match &self.shape {
             Shape::Aggregate { calls, .. } => calls.iter().any(is_ours),
             Shape::Window { calls } => calls.iter().any(|(call, _)| is_ours(call)),
-            Shape::First { .. } | Shape::Nearest { .. } | Shape::Best { .. } => false,
+            Shape::First { .. } | Shape::Nearest { .. } | Shape::Neighbours(_) | Shape::Best { .. } => false,
             Shape::Merged { .. } | Shape::Above { .. } | Shape::Summary { .. } => true,
         }
     }

@@ -1,7 +1,7 @@
 //! Statements as trees.
 
 use crate::in_order::Asked;
-use crate::nearest::Distance;
+use crate::nearest::{Distance, Neighbours};
 use crate::table::F;
 
 /// Names of the columns that a statement can use; `w` comes from a join only.
@@ -203,6 +203,8 @@ pub(crate) enum Shape {
         limit: usize,
         offset: usize,
     },
+    /// Rows by their distance from those of the table.
+    Neighbours(Neighbours),
     Best {
         spelling: Spelling,
         rank: bool,

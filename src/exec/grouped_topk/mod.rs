@@ -83,6 +83,12 @@ impl GroupedTopKExec {
         Self::over(GroupedTopKWork { plan, mode }, vec![input])
     }
 
+    /// What the operator computes and the schema of the answer, if it takes one step.
+    pub(crate) fn single_step(&self) -> Option<(&TopKSpec, &SchemaRef)> {
+        let GroupedTopKWork { plan, mode } = self.work();
+        (*mode == Mode::Single).then_some((plan.spec(), &plan.schema))
+    }
+
     /// The parts of the operator that are sent to another machine, with the schema of the answer; `None` if it runs in one process.
     #[cfg(feature = "ballista")]
     pub(crate) fn sent(&self) -> Option<(&TopKSpec, &SchemaRef, Mode)> {

@@ -80,6 +80,48 @@ pub(crate) struct TopKSpec {
     pub(crate) answer: Answer,
 }
 
+impl TopKSpec {
+    /// Every expression over the input.
+    pub(crate) fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        let mut all: Vec<_> = self.group.iter().collect();
+        all.extend(self.order.iter().map(|by| &by.expr));
+        match &self.answer {
+            Answer::Lists { value, filter, .. } => all.extend([value].into_iter().chain(filter)),
+            Answer::Rows { output, .. } => all.extend(output.iter().filter_map(|column| match column {
+                OutputColumn::Row(expr) => Some(expr),
+                OutputColumn::Group(_) | OutputColumn::Number => None,
+            })),
+        }
+        all
+    }
+
+    /// The specification with another expression in the place of each.
+    ///
+    /// # Errors
+    /// Those of `replace`.
+    pub(crate) fn with_expressions(
+        &self,
+        replace: impl Fn(&Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Self> {
+        let mut replaced = self.clone();
+        let group = replaced.group.iter_mut();
+        let mut all: Vec<_> = group
+            .chain(replaced.order.iter_mut().map(|by| &mut by.expr))
+            .collect();
+        match &mut replaced.answer {
+            Answer::Lists { value, filter, .. } => all.extend([value].into_iter().chain(filter)),
+            Answer::Rows { output, .. } => all.extend(output.iter_mut().filter_map(|column| match column {
+                OutputColumn::Row(expr) => Some(expr),
+                OutputColumn::Group(_) | OutputColumn::Number => None,
+            })),
+        }
+        for expr in all {
+            *expr = replace(expr)?;
+        }
+        Ok(replaced)
+    }
+}
+
 /// A [`TopKSpec`] over an input of a known schema.
 #[derive(Debug)]
 pub(super) struct TopKPlan {
@@ -148,7 +190,7 @@ impl TopKPlan {
         })
     }
 
-    #[cfg(feature = "ballista")]
+    /// What is computed.
     pub(super) fn spec(&self) -> &TopKSpec {
         &self.spec
     }

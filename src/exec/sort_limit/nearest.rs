@@ -13,6 +13,7 @@ use datafusion::arrow::datatypes::Float64Type;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::physical_expr::expressions::NegativeExpr;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
 
 use crate::functions::VectorDistance;
@@ -37,10 +38,12 @@ pub(crate) fn distance_call(expr: &Arc<dyn PhysicalExpr>) -> Option<(&Arc<dyn Ph
 }
 
 impl LeadDistance {
-    /// The distance that an order begins with, if it does.
+    /// The distance that an order begins with, if it does, from a query that is the same for all rows.
     pub(super) fn of(by: &PhysicalSortExpr) -> Option<Self> {
         let (call, is_negative) = distance_call(&by.expr)?;
-        Some(Self {
+        let function = ScalarFunctionExpr::try_downcast_func::<VectorDistance>(call.as_ref())?;
+        let has_query = function.args().iter().any(|arg| collect_columns(arg).is_empty());
+        has_query.then(|| Self {
             call: Arc::clone(call),
             is_negative,
             descending: by.options.descending,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -13,11 +13,11 @@ use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricB
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::TryStreamExt;
-use tokio::sync::OnceCell;
 use tokio::sync::mpsc::Sender;
 
 use crate::exec::mode::by_key;
 use crate::exec::operator::{Execution, Operator, Work, at_the_end};
+use crate::exec::shared_state::SharedState;
 use crate::threads::blocking;
 
 /// Logs a point that a stage has reached. Tests can make the stage fail there.
@@ -249,38 +249,16 @@ impl<S: StageStep> Work for StageWork<S> {
         let (work, state) = (Arc::clone(self), on.inputs.get(1).cloned());
         builder.spawn(async move {
             if let Some(plan) = state {
-                let context = Arc::clone(&task.context);
-                let state = work.fetched.get(async {
+                let (context, step) = (Arc::clone(&task.context), work.step.clone());
+                let state = work.fetched.get(async move {
                     let rows = plan.execute(0, Arc::clone(&context))?;
                     let rows: Vec<_> = rows.try_collect().await?;
-                    work.step.state(&rows, &context)
+                    step.state(&rows, &context)
                 });
                 task.state = Some(state.await?);
             }
             work.step.clone().run(task, rows).await
         });
         Ok(builder.build())
-    }
-}
-
-/// A state that is fetched once for all partitions of a stage in this process, or the error of fetching it.
-#[derive(Debug)]
-struct SharedState<T>(OnceCell<Result<Arc<T>, Arc<DataFusionError>>>);
-
-impl<T> Default for SharedState<T> {
-    fn default() -> Self {
-        Self(OnceCell::new())
-    }
-}
-
-impl<T> SharedState<T> {
-    /// The state. The first caller fetches it.
-    ///
-    /// # Errors
-    /// The error of `fetch`, for every caller.
-    async fn get(&self, fetch: impl Future<Output = Result<T>>) -> Result<Arc<T>> {
-        let fetch = || async { fetch.await.map(Arc::new).map_err(Arc::new) };
-        let state = self.0.get_or_init(fetch).await.clone();
-        state.map_err(DataFusionError::Shared)
     }
 }

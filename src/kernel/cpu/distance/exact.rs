@@ -27,14 +27,23 @@ pub(crate) fn distances<T: Component>(
     vectors: &Vectors<'_, T>,
     query: &[f64],
 ) -> Distances {
+    from_queries(measure, vectors, |_| query)
+}
+
+/// The distance of each of `vectors` from the query of its index, which has its length.
+pub(crate) fn from_queries<'a, T: Component>(
+    measure: Measure,
+    vectors: &Vectors<'_, T>,
+    query_of: impl Fn(usize) -> &'a [f64] + Copy,
+) -> Distances {
     match measure {
         Measure::Euclidean => {
             // A sum of no terms is -0.0, as that of an iterator.
-            let sums = sums::<_, SquaredDifference>(vectors, query, -0.0);
+            let sums = sums::<_, SquaredDifference>(vectors, query_of, -0.0);
             all(sums.into_iter().map(f64::sqrt))
         }
-        Measure::InnerProduct => all(sums::<_, Product>(vectors, query, 0.0).into_iter()),
-        Measure::Cosine => cosines(vectors, query),
+        Measure::InnerProduct => all(sums::<_, Product>(vectors, query_of, 0.0).into_iter()),
+        Measure::Cosine => cosines(vectors, query_of),
     }
 }
 
@@ -47,22 +56,31 @@ fn all(values: impl Iterator<Item = f64>) -> Distances {
 }
 
 /// Cosine distances.
-fn cosines<T: Component>(vectors: &Vectors<'_, T>, query: &[f64]) -> Distances {
-    let of_query = square(query);
+fn cosines<'a, T: Component>(
+    vectors: &Vectors<'_, T>,
+    query_of: impl Fn(usize) -> &'a [f64] + Copy,
+) -> Distances {
+    let mut of_query = (std::ptr::null(), 0.0);
     let mut missing = Vec::new();
     let mut values = Vec::with_capacity(vectors.len());
     // So few vectors at a time that they are still in the cache for the second sum.
     for first in (0..vectors.len()).step_by(NEAR) {
         let near = vectors.slice(first, NEAR);
-        let products = sums::<_, Product>(&near, query, 0.0);
-        let squares = sums::<_, Square>(&near, query, 0.0);
+        let near_query = |row| query_of(first + row);
+        let products = sums::<_, Product>(&near, near_query, 0.0);
+        let squares = sums::<_, Square>(&near, near_query, 0.0);
         let sums = (first..).zip(products.into_iter().zip(squares));
-        values.extend(sums.map(|(row, (product, square))| {
-            if square == 0.0 || of_query == 0.0 {
+        values.extend(sums.map(|(row, (product, of_vector))| {
+            // Vectors of one query mostly come one after the other.
+            let query = query_of(row);
+            if of_query.0 != query.as_ptr() {
+                of_query = (query.as_ptr(), square(query));
+            }
+            if of_vector == 0.0 || of_query.1 == 0.0 {
                 missing.push(row);
                 return 0.0;
             }
-            1.0 - product / (square.sqrt() * of_query.sqrt())
+            1.0 - product / (of_vector.sqrt() * of_query.1.sqrt())
         }));
     }
     Distances { values, missing }
@@ -73,12 +91,16 @@ pub(super) fn square(query: &[f64]) -> f64 {
     query.iter().fold(0.0, |sum, b| sum + b * b)
 }
 
-/// The sum of the terms of each vector. Each begins with `start`.
-fn sums<T: Component, F: Terms>(vectors: &Vectors<'_, T>, query: &[f64], start: f64) -> Vec<f64> {
+/// The sum of the terms of each vector and its query. Each begins with `start`.
+fn sums<'a, T: Component, F: Terms>(
+    vectors: &Vectors<'_, T>,
+    query_of: impl Fn(usize) -> &'a [f64] + Copy,
+    start: f64,
+) -> Vec<f64> {
     let mut sums = vec![start; vectors.len()];
     dispatch(InOrder {
         vectors,
-        query,
+        query_of,
         sums: &mut sums,
         terms: PhantomData::<F>,
     });
@@ -93,24 +115,26 @@ fn row_sum<T: Component, F: Terms>(row: &[T], query: &[f64], start: f64) -> f64 
 }
 
 /// The loop that adds the terms of all vectors.
-struct InOrder<'a, T, F> {
+struct InOrder<'a, T, F, Q> {
     vectors: &'a Vectors<'a, T>,
-    query: &'a [f64],
+    query_of: Q,
     sums: &'a mut [f64],
     terms: PhantomData<F>,
 }
 
-impl<T: Component, F: Terms> Kernel for InOrder<'_, T, F> {
+impl<'q, T: Component, F: Terms, Q: Fn(usize) -> &'q [f64]> Kernel for InOrder<'_, T, F, Q> {
     #[inline(always)]
     fn run(self) {
         let (tiles, rest) = self.sums.as_chunks_mut::<SIDE>();
         let done = SIDE * tiles.len();
         for (tile, sums) in tiles.iter_mut().enumerate() {
             let rows = from_fn(|row| self.vectors.row(SIDE * tile + row));
-            add_tile::<T, F>(rows, self.query, sums);
+            let queries = from_fn(|row| (self.query_of)(SIDE * tile + row));
+            add_tile::<T, F>(rows, queries, sums);
         }
         for (row, sum) in rest.iter_mut().enumerate() {
-            *sum = row_sum::<T, F>(self.vectors.row(done + row), self.query, *sum);
+            let query = (self.query_of)(done + row);
+            *sum = row_sum::<T, F>(self.vectors.row(done + row), query, *sum);
         }
     }
 }
@@ -121,14 +145,14 @@ impl<T: Component, F: Terms> Kernel for InOrder<'_, T, F> {
     reason = "loops over indices become vector instructions, those over iterators of arrays do not all"
 )]
 #[inline(always)]
-fn add_tile<T: Component, F: Terms>(rows: [&[T]; SIDE], query: &[f64], out: &mut [f64; SIDE]) {
+fn add_tile<T: Component, F: Terms>(rows: [&[T]; SIDE], queries: [&[f64]; SIDE], out: &mut [f64; SIDE]) {
     let blocks = rows.map(|row| row.as_chunks::<SIDE>().0);
-    let (of_query, rest) = query.as_chunks::<SIDE>();
+    let of_queries = queries.map(|query| query.as_chunks::<SIDE>().0);
     let mut sums = *out;
     let mut terms = [[0.0; SIDE]; SIDE];
-    for (block, b) in of_query.iter().enumerate() {
+    for block in 0..of_queries[0].len() {
         for row in 0..SIDE {
-            let a = &blocks[row][block];
+            let (a, b) = (&blocks[row][block], &of_queries[row][block]);
             for at in 0..SIDE {
                 terms[row][at] = F::of(a[at].widen(), b[at]);
             }
@@ -139,8 +163,8 @@ fn add_tile<T: Component, F: Terms>(rows: [&[T]; SIDE], query: &[f64], out: &mut
             }
         }
     }
+    let done = SIDE * of_queries[0].len();
     for row in 0..SIDE {
-        let tail = &rows[row][query.len() - rest.len()..];
-        out[row] = row_sum::<T, F>(tail, rest, sums[row]);
+        out[row] = row_sum::<T, F>(&rows[row][done..], &queries[row][done..], sums[row]);
     }
 }

@@ -1,10 +1,11 @@
-//! Distances between one query vector and many vectors, from memory at nearly the speed of reading it.
+//! Distances between query vectors and many vectors, from memory at nearly the speed of reading it.
 //!
 //! ```text
 //! [`distances`]   8 vectors, a running sum for each, in order of the components    the answer
 //! [`within`]      1 vector, 32 running sums, each of every 32nd component          within a proved margin of the answer
+//! [`reaching`]    6 queries by 16 or 32 vectors, in `f32`, as a matrix product        within a proved margin of the answer
 //! ```
-//! All arithmetic is in `f64`, of components that are widened without rounding. A distance is one sum of terms (or two), added in order
+//! Arithmetic is in `f64` but for the product, of components that are widened without rounding. A distance is one sum of terms (or two), added in order
 //! of the components from the first to the last, as a plain loop does it: that is the order of DataFusion's functions, so the bits of
 //! the answer are theirs, but for NaNs, whose sign and payload depend on the instructions. Vectors are added side by side, so that no sum waits for another.
 //!
@@ -14,9 +15,13 @@
 
 mod estimate;
 mod exact;
+mod pairs;
+mod tiles;
 
 pub(crate) use estimate::{Bound, within};
-pub(crate) use exact::{Distances, distances};
+pub(crate) use exact::{Distances, distances, from_queries};
+pub(crate) use pairs::{Floors, Marks, PAIR_BYTES, Pair, SharedBounds, reaching};
+pub(crate) use tiles::{QueryTiles, Ranking, VectorTiles};
 
 /// A measure of how far apart, or how alike, two vectors `a` and `b` are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,6 +117,12 @@ impl<'a, T: Component> Vectors<'a, T> {
     /// Number of vectors.
     pub(crate) fn len(&self) -> usize {
         self.rows
+    }
+
+    /// The components of all vectors, one behind the other.
+    pub(crate) fn widened(&self) -> Vec<f64> {
+        let rows = (0..self.rows).flat_map(|row| self.row(row));
+        rows.map(|component| component.widen()).collect()
     }
 
     /// Up to `rows` vectors from the vector `first` on.

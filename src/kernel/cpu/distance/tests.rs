@@ -166,3 +166,154 @@ fn vectors_behind_the_end_are_refused() {
     assert!(Vectors::at(&[0.0_f64; 1], 2, &[]).is_some());
     assert!(Vectors::at(&[0.0_f64; 1], 2, &[usize::MAX]).is_none());
 }
+
+/// The score of a pair.
+fn score(ranking: Ranking, query: &[f64], vector: &[f64]) -> f64 {
+    let value = naive(ranking.measure, query, vector).unwrap_or(f64::NAN);
+    if ranking.ascending { value } else { -value }
+}
+
+/// Of many vectors, in tiles of either width and in several batches: every pair that may be among the best is found, few others are, and in order.
+#[test]
+fn pairs_that_are_left_out_have_better_ones() {
+    let mut rng = SmallRng::seed_from_u64(3);
+    for (dimension, queries, rows, few) in [
+        (1, 7, 900, false),
+        (3, 1, 500, true),
+        (31, 20, 700, false),
+        (130, 13, 400, true),
+    ] {
+        let mut drawn = |count: usize| -> Vec<f64> {
+            let component = |_| match few {
+                true => f64::from(rng.random_range(-1..2)),
+                false => rng.random_range(-1.0..1.0),
+            };
+            (0..count * dimension).map(component).collect()
+        };
+        let (asked, table) = (drawn(queries), drawn(rows));
+        for (measure, ascending, k, lanes) in [
+            (Measure::Euclidean, true, 5, 16),
+            (Measure::Euclidean, false, 1, 32),
+            (Measure::InnerProduct, false, 10, 32),
+            (Measure::InnerProduct, true, 3, 16),
+            (Measure::Cosine, true, 4, 32),
+            (Measure::Cosine, false, 600, 16),
+        ] {
+            let ranking = Ranking { measure, ascending };
+            let of_queries = Vectors::dense(&asked, dimension, queries).unwrap();
+            let tiles = QueryTiles::new(ranking, &of_queries, |_| false);
+            let (mut floors, shared) = (Floors::new(k, queries), SharedBounds::new(queries));
+            let mut found = vec![Vec::new(); queries];
+            for first in (0..rows).step_by(150) {
+                let count = 150.min(rows - first);
+                let part = &table[first * dimension..(first + count) * dimension];
+                let vectors = Vectors::dense(part, dimension, count).unwrap();
+                let vectors = VectorTiles::with_lanes(ranking, &vectors, |_| false, lanes);
+                for of in (0..queries)
+                    .step_by(12)
+                    .map(|first| first..queries.min(first + 12))
+                {
+                    let pairs = reaching(&tiles, of.clone(), &vectors, None, &mut floors, &shared);
+                    assert!(pairs.is_sorted());
+                    for pair in pairs {
+                        assert!(of.contains(&(pair.query as usize)));
+                        found[pair.query as usize].push(first + pair.row as usize);
+                    }
+                }
+            }
+            for (query, found) in found.iter().enumerate() {
+                let of_query = &asked[query * dimension..(query + 1) * dimension];
+                let scores: Vec<f64> = table
+                    .chunks(dimension)
+                    .map(|vector| score(ranking, of_query, vector))
+                    .collect();
+                let mut sorted = scores.clone();
+                sorted.sort_by(f64::total_cmp);
+                let last = sorted[k.min(rows) - 1];
+                let best: Vec<usize> = (0..rows).filter(|row| scores[*row] <= last).collect();
+                let missed = best.iter().filter(|row| !found.contains(row)).count();
+                let known = measure != Measure::Cosine || of_query.iter().any(|component| *component != 0.0);
+                assert!(
+                    missed == 0 || !known,
+                    "{measure:?} {ascending} {k} {dimension}: {missed} missed"
+                );
+                let is_sharp = !few && k < 20 && dimension > 1;
+                assert!(!is_sharp || found.len() < 40 * k, "{} of {k}", found.len());
+            }
+        }
+    }
+}
+
+/// Pairs of equal marks are left out, and do not make bounds tighter.
+#[test]
+fn unwanted_pairs_do_not_count() {
+    let vectors: Vec<f32> = (0..100).map(|at| at as f32).collect();
+    let ranking = Ranking {
+        measure: Measure::Euclidean,
+        ascending: true,
+    };
+    let tiled = Vectors::dense(&vectors, 1, 100).unwrap();
+    let (queries, table) = (
+        QueryTiles::new(ranking, &tiled, |_| false),
+        VectorTiles::new(ranking, &tiled, |_| false),
+    );
+    let marks: Vec<u32> = (0..100).collect();
+    let none = vec![Marks::UNWANTED; 100];
+    for (of_rows, least) in [(&marks, 2), (&none, 0)] {
+        let (mut floors, shared) = (Floors::new(2, 100), SharedBounds::new(100));
+        let marks = Marks {
+            queries: &marks,
+            rows: of_rows,
+        };
+        let pairs = reaching(&queries, 0..100, &table, Some(marks), &mut floors, &shared);
+        for query in 0..100 {
+            let found: Vec<u32> = pairs
+                .iter()
+                .filter(|pair| pair.query == query)
+                .map(|pair| pair.row)
+                .collect();
+            assert!(
+                found.len() >= least && found.len() < 10 && !found.contains(&query),
+                "{query}: {found:?}"
+            );
+            assert!(least > 0 || found.is_empty(), "{query}: {found:?}");
+        }
+    }
+}
+
+/// NULL, NaN, infinity and sizes out of range are found with every partner, and hide no other pair.
+#[test]
+fn what_cannot_be_judged_is_found() {
+    let special = [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e200, 1e-15, 0.0];
+    for measure in Measure::ALL {
+        let ranking = Ranking {
+            measure,
+            ascending: true,
+        };
+        let mut components: Vec<f64> = (1..40).flat_map(|at| [f64::from(at), 1.0]).collect();
+        components.extend(special.iter().flat_map(|component| [*component, 0.0]));
+        let rows = components.len() / 2;
+        let vectors = Vectors::dense(&components, 2, rows).unwrap();
+        let is_null = |row| row == 5;
+        let (queries, table) = (
+            QueryTiles::new(ranking, &vectors, is_null),
+            VectorTiles::new(ranking, &vectors, is_null),
+        );
+        let (mut floors, shared) = (Floors::new(1, rows), SharedBounds::new(rows));
+        let pairs = reaching(&queries, 0..rows, &table, None, &mut floors, &shared);
+        // The zero vector has distances, but no cosine distance.
+        let is_known = |row: usize| {
+            row < rows - special.len() && row != 5 || row == rows - 1 && measure != Measure::Cosine
+        };
+        for query in 0..rows as u32 {
+            for row in 0..rows as u32 {
+                let found = pairs.binary_search(&Pair { query, row }).is_ok();
+                assert!(
+                    found || is_known(query as usize) && is_known(row as usize),
+                    "{measure:?} {query} {row}"
+                );
+            }
+        }
+        assert!(pairs.len() < rows * rows / 2, "{measure:?}: {}", pairs.len());
+    }
+}
