@@ -435,3 +435,22 @@ async fn grouped_calls_run_where_rows_are_brought_together() {
     .await;
     assert!(error.contains("WITHIN GROUP"), "{error}");
 }
+
+/// A statement that is prepared is optimized twice. What each time is found to be common, casts of values and weights here, has a name of its own.
+#[tokio::test]
+async fn prepared_statements_do_not_take_weights_for_values() {
+    let ctx = session(2);
+    let table = "CREATE TABLE coded AS SELECT 2 AS k, arrow_cast(y, 'Dictionary(Int32, Int64)') AS y FROM (VALUES (7), (-9)) AS t(y)";
+    query(&ctx, table).await.unwrap();
+    for call in [
+        "iqr(y, 'linear', k + 2)",
+        "exact_quantiles(y, 0.75, 'linear', k + 2) - exact_quantiles(y, 0.25, 'linear', k + 2)",
+    ] {
+        let sql = format!("SELECT {call} FROM coded");
+        query(&ctx, &format!("PREPARE p AS {sql}")).await.unwrap();
+        for sql in [sql.as_str(), "EXECUTE p"] {
+            assert_eq!(texts(&query(&ctx, sql).await.unwrap()), ["16.0"], "{call}: {sql}");
+        }
+        query(&ctx, "DEALLOCATE p").await.unwrap();
+    }
+}
