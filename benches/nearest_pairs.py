@@ -38,7 +38,8 @@ def images(path):
 def vectors(args):
     if args.mnist:
         base, queries = (images(f"{args.mnist}/{name}-images-idx3-ubyte") for name in ("train", "t10k"))
-        return "mnist", base, queries[: args.queries or None]
+        queries = queries[: args.queries or None]
+        return f"mnist-{len(queries)}", base, queries
     rng = np.random.default_rng(7)
     # Vectors around 1000 centres, as descriptors of images lie.
     centres = rng.normal(size=(1000, args.dimension)).astype(np.float32)
@@ -67,9 +68,11 @@ def run(args, script):
 def check(args, base, queries, tables, k):
     """Compares the whole answer with the nearest by squared distances in float64, which are exact for whole numbers."""
     path = f"{args.folder}/found.parquet"
-    select = STATEMENTS["nearest()"].format(k=k) + " ORDER BY query_id, rank"
+    select = STATEMENTS["nearest()"].format(k=k).replace("distance FROM", "rank FROM")
     run(args, tables + [f"COPY ({select}) TO '{path}' STORED AS PARQUET"])
-    found = pq.read_table(path)["id"].to_numpy().reshape(len(queries), -1)
+    found = pq.read_table(path).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+    assert found["query_id"].to_numpy()[::k].tolist() == list(range(len(queries)))
+    found = found["id"].to_numpy().reshape(len(queries), k)
     wide, squares = base.astype(np.float64), (base.astype(np.float64) ** 2).sum(axis=1)
     missed = 0
     for first in range(0, len(queries), 200):
