@@ -83,19 +83,19 @@ pub(crate) fn is_list_of_float64(data_type: &DataType) -> bool {
     matches!(data_type, DataType::List(item) if item.data_type() == &DataType::Float64)
 }
 
+/// DataFusion's function of a measure.
+pub(crate) fn builtin_distance(measure: Measure) -> Arc<ScalarUDF> {
+    match measure {
+        Measure::Euclidean => array_distance_udf(),
+        Measure::Cosine => cosine_distance_udf(),
+        Measure::InnerProduct => inner_product_udf(),
+    }
+}
+
 impl VectorDistance {
     /// The function behind a registered one, if it is one of these.
     pub(crate) fn of(function: &ScalarUDF) -> Option<&Self> {
         function.inner().downcast_ref()
-    }
-
-    /// DataFusion's function.
-    fn builtin(&self) -> Arc<ScalarUDF> {
-        match self.measure {
-            Measure::Euclidean => array_distance_udf(),
-            Measure::Cosine => cosine_distance_udf(),
-            Measure::InnerProduct => inner_product_udf(),
-        }
     }
 
     /// The two arguments of a call as a column and a query; `None` if they are something else.
@@ -138,7 +138,7 @@ impl VectorDistance {
                 *field = Arc::new(field.as_ref().clone().with_data_type(list.clone()));
             }
         }
-        self.builtin().invoke_with_args(args)
+        builtin_distance(self.measure).invoke_with_args(args)
     }
 }
 
@@ -153,7 +153,7 @@ impl ScalarUDFImpl for VectorDistance {
 
     /// The name of a result column is that of the call in the query.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
-        self.builtin().schema_name(args)
+        builtin_distance(self.measure).schema_name(args)
     }
 
     fn signature(&self) -> &Signature {

@@ -23,11 +23,7 @@ use datafusion::common::{
 };
 use datafusion::datasource::{ViewTable, provider_as_source};
 use datafusion::execution::session_state::SessionState;
-use datafusion::functions_nested::cosine_distance::cosine_distance_udf;
-use datafusion::functions_nested::distance::array_distance_udf;
-use datafusion::functions_nested::inner_product::inner_product_udf;
 use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::{
     Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, binary_expr, col, lit,
 };
@@ -35,7 +31,8 @@ use futures::FutureExt;
 
 use super::grouped_topk::has_one_form;
 use super::sort_limit::is_faster;
-use crate::functions::is_vectors;
+use crate::functions::{builtin_distance, is_vectors};
+use crate::kernel::cpu::distance::Measure;
 
 /// The name of the function.
 pub(super) const NEAREST: &str = "nearest";
@@ -73,37 +70,16 @@ impl TableFunctionImpl for NearestTable {
     }
 }
 
-/// A measure of distance, as the function names it.
-#[derive(Debug, Clone, Copy)]
-enum Nearness {
-    Euclidean,
-    Cosine,
-    InnerProduct,
-}
-
-impl Nearness {
-    fn parse(name: &str) -> Result<Self> {
-        match name.to_ascii_lowercase().as_str() {
-            "l2" => Ok(Self::Euclidean),
-            "cosine" => Ok(Self::Cosine),
-            "dot" => Ok(Self::InnerProduct),
-            _ => plan_err!("{NEAREST} has no measure {name:?}: allowed are 'l2', 'cosine' and 'dot'"),
-        }
-    }
-
-    /// The distance of two vectors.
-    fn between(self, a: Expr, b: Expr) -> Expr {
-        let function = match self {
-            Self::Euclidean => array_distance_udf(),
-            Self::Cosine => cosine_distance_udf(),
-            Self::InnerProduct => inner_product_udf(),
-        };
-        function.call(vec![a, b])
-    }
-
-    /// The order of distances, the nearest first.
-    fn order(self, distance: Expr) -> Sort {
-        distance.sort(!matches!(self, Self::InnerProduct), false)
+/// The measure of a name.
+///
+/// # Errors
+/// A planning error for another name.
+fn measure_of(name: &str) -> Result<Measure> {
+    match name.to_ascii_lowercase().as_str() {
+        "l2" => Ok(Measure::Euclidean),
+        "cosine" => Ok(Measure::Cosine),
+        "dot" => Ok(Measure::InnerProduct),
+        _ => plan_err!("{NEAREST} has no measure {name:?}: allowed are 'l2', 'cosine' and 'dot'"),
     }
 }
 
@@ -113,7 +89,7 @@ struct Call {
     table: Vectors,
     queries: Vectors,
     k: usize,
-    measure: Nearness,
+    measure: Measure,
 }
 
 /// A table and its column of vectors.
@@ -149,8 +125,8 @@ impl Call {
             queries: Vectors::parse(queries, of_queries)?,
             k,
             measure: match measure {
-                Some(measure) => Nearness::parse(&text(measure, "the measure")?)?,
-                None => Nearness::Euclidean,
+                Some(measure) => measure_of(&text(measure, "the measure")?)?,
+                None => Measure::Euclidean,
             },
         })
     }
@@ -187,9 +163,8 @@ impl Call {
         let mut columns = vec![column("q", NUMBER)];
         columns.extend(queries.others.iter().map(|field| column("q", field.name())));
         columns.extend(table.others.iter().map(|field| column("b", field.name())));
-        let distance = self
-            .measure
-            .between(column("b", &self.table.column), column("q", &self.queries.column));
+        let vectors = vec![column("b", &self.table.column), column("q", &self.queries.column)];
+        let distance = builtin_distance(self.measure).call(vectors);
         columns.push(distance.alias(DISTANCE));
         pairs
             .project(columns)?
@@ -203,7 +178,8 @@ impl Call {
     fn rank(&self, table: &OpenTable) -> Result<Expr> {
         let sortable = table.others.iter().filter(|field| !field.data_type().is_nested());
         let order = sortable.map(|field| column("b", field.name()).sort(true, false));
-        let order = [self.measure.order(col(DISTANCE))].into_iter().chain(order);
+        let nearest_first = col(DISTANCE).sort(self.measure != Measure::InnerProduct, false);
+        let order = [nearest_first].into_iter().chain(order);
         let rank = row_number()
             .partition_by(vec![column("q", NUMBER)])
             .order_by(order.collect())

@@ -190,7 +190,7 @@ impl TopKPlan {
         })
     }
 
-    /// What is computed.
+    /// The groups, the order of rows and the form of the answer.
     pub(super) fn spec(&self) -> &TopKSpec {
         &self.spec
     }

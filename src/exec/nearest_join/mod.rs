@@ -7,7 +7,7 @@
 //!     queries ── collected, as tiles of a matrix product
 //!     table ──── streamed, partition by partition
 //! ```
-//! What is left out has at least k better pairs of the same query, whatever the rounding of the product: see
+//! A pair that is left out has at least k better pairs of the same query, whatever the rounding of the product: see
 //! [`kernel::cpu::distance`](crate::kernel::cpu). So the operator above gives the answer that it gives of all pairs.
 
 mod marks;
