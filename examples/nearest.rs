@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, FixedSizeListArray, Float32Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array};
 use datafusion::arrow::datatypes::{DataType, Field, Float32Type};
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::cuda::{Device, DeviceMatrix, Neighbour, Report, squared_distance};
+use datafusion_quantiles::kernel::cuda::{
+    Device, DeviceColumn, NearestSelection, Neighbour, Report, squared_distance,
+};
 
 /// Points, coordinates of each, and neighbours that are wanted.
 const ROWS: usize = 1_000_000;
@@ -58,19 +59,19 @@ fn main() -> Result<()> {
     let points = FixedSizeListArray::try_new(item, WIDTH as i32, values, None)?;
     let point = numbers(WIDTH + 7).split_off(7);
 
-    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let reservation = MemoryConsumer::new("points").register(&pool);
-    let matrix = DeviceMatrix::upload(
-        &device,
-        &[Arc::new(points.clone()) as ArrayRef],
-        None,
-        &reservation,
-    )?;
+    let array: ArrayRef = Arc::new(points.clone());
+    let vectors = DeviceColumn::upload(&device, points.data_type(), &[array])?;
+    let nearest = NearestSelection {
+        vectors: &vectors,
+        k: K,
+        limit: None,
+        timed: true,
+    };
     // The first question compiles the kernels, or finds them on disk.
-    matrix.nearest(&point, K, None, false, &mut Report::default())?;
+    nearest.rows(&point, &mut Report::default())?;
     let mut report = Report::default();
     let start = Instant::now();
-    let nearest = matrix.nearest(&point, K, None, true, &mut report)?;
+    let nearest = nearest.rows(&point, &mut report)?;
     let elapsed = start.elapsed();
 
     for neighbour in &nearest {

@@ -30,3 +30,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) ga_values(const __grid_con
         gather.out_valid[i] = !gather.validity || gather.validity[row >> 3] >> (row & 7) & 1;
     }
 }
+
+// The same for values of any even width, such as vectors: a warp copies a value.
+extern "C" __global__ void __launch_bounds__(THREADS) ga_wide_values(const __grid_constant__ Gather gather) {
+    const u64 warps = u64(gridDim.x) * (THREADS / 32);
+    for (u64 i = u64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32; i < gather.count; i += warps) {
+        const u64 row = gather.rows[i];
+        const u16* value = (const u16*)(gather.values + row * gather.stride);
+        u16* out = (u16*)(gather.out + i * gather.width);
+        for (u32 at = lane_id(); at < gather.width / 2; at += 32) out[at] = value[at];
+        if (lane_id() == 0) gather.out_valid[i] = !gather.validity || gather.validity[row >> 3] >> (row & 7) & 1;
+    }
+}

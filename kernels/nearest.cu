@@ -5,10 +5,10 @@
 //
 // Compiled for DESCENDING keys of f32, so that the least distance is the greatest item; among equal distances the smaller
 // row comes first. NaN is farther than all others.
+#include "distances.cuh"
 #include "warp_select.cuh"
 
 constexpr u32 WARPS = 4;
-constexpr u32 SHARE = 8;  // lanes that share a row
 
 struct Nearest {
     const float* values;  // `width` values for each row, aligned to 16 bytes
@@ -24,68 +24,15 @@ struct Nearest {
 
 extern "C" __constant__ u32 nr_sizes[4] = {sizeof(Nearest), sizeof(Item), sizeof(Key), WARPS};
 
-// The four values of a row from value `at` on; 0 beyond its end.
-__device__ __forceinline__ float4 load_four(const float* row, u32 at, u32 width, bool aligned) {
-    if (aligned) return at < width ? __ldcs((const float4*)(row + at)) : make_float4(0, 0, 0, 0);
-    return make_float4(at < width ? row[at] : 0, at + 1 < width ? row[at + 1] : 0, at + 2 < width ? row[at + 2] : 0,
-                       at + 3 < width ? row[at + 3] : 0);
-}
-
-// The distance of row first + lane to the point. Lane l of the 8 of a row adds up values 4 l to 4 l + 3 of each 32, one
-// after the other; then lanes 4, 2 and 1 apart add their sums. Every device must add in this order.
-__device__ __forceinline__ float distance_of(const Nearest& nearest, const float* point, u64 first) {
-    constexpr u32 STEPS = SHARE, ROWS = 32 / SHARE;
-    const bool aligned = nearest.width % 4 == 0;
-    const u32 share = lane_id() % SHARE, group = lane_id() / SHARE;
-    float sums[STEPS];
-#pragma unroll
-    for (u32 step = 0; step < STEPS; ++step) sums[step] = 0;
-    for (u32 at = share * 4; at < nearest.width; at += SHARE * 4) {
-        const float4 to = *(const float4*)(point + at);
-        float4 loaded[STEPS];
-#pragma unroll
-        for (u32 step = 0; step < STEPS; ++step) {
-            const u64 row = first + step * ROWS + group;
-            loaded[step] = row < nearest.rows ? load_four(nearest.values + row * nearest.width, at, nearest.width, aligned)
-                                              : make_float4(0, 0, 0, 0);
-        }
-#pragma unroll
-        for (u32 step = 0; step < STEPS; ++step) {
-            // Beyond the end of the row both values are 0.
-            const float x = loaded[step].x - to.x, y = loaded[step].y - to.y, z = loaded[step].z - to.z, w = loaded[step].w - to.w;
-            sums[step] += x * x;
-            sums[step] += y * y;
-            sums[step] += z * z;
-            sums[step] += w * w;
-        }
-    }
-    float own = 0;
-#pragma unroll
-    for (u32 step = 0; step < STEPS; ++step) {
-        float sum = sums[step];
-#pragma unroll
-        for (u32 apart = SHARE / 2; apart; apart /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, apart);
-        // Row first + lane was that of group lane % ROWS in step lane / ROWS.
-        const float other = __shfl_sync(ALL_LANES, sum, lane_id() % ROWS * SHARE);
-        if (lane_id() / ROWS == step) own = other;
-    }
-    return own;
-}
-
 template <int QUEUE, int THREAD>
 __device__ __forceinline__ void nearest_rows(const Nearest& nearest) {
-    // Values beyond the end of the point are 0.
-    extern __shared__ float4 shared_point[];
-    float* point = (float*)shared_point;
-    const u32 padded = (nearest.width + 3) / 4 * 4;
-    for (u32 i = threadIdx.x; i < padded; i += blockDim.x) point[i] = i < nearest.width ? nearest.point[i] : 0;
-    __syncthreads();
+    const float* point = shared_point_of(nearest.point, nearest.width);
     const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32;
     WarpSelect<QUEUE, THREAD> select(nearest.k);
     for (u64 first = u64(warp) * 32;; first += u64(nearest.warps) * 32) {
         const bool last = first >= nearest.rows;
         if (!last) {
-            const float distance = distance_of(nearest, point, first);
+            const float distance = sums_of<Singles, SquaredDifference>(nearest.values, nearest.rows, nearest.width, point, first).terms;
             const u64 row = first + lane_id();
             const bool valid = row < nearest.rows && (!nearest.validity || nearest.validity[row >> 3] >> (row & 7) & 1);
             if (valid) select.offer(item_of(encode(__float_as_uint(distance)), u32(row)));

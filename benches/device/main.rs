@@ -17,6 +17,7 @@ mod several;
 mod statements;
 mod tables;
 mod timing;
+mod vectors;
 
 /// A measurement and its name.
 type Measurement = (&'static str, fn());
@@ -27,7 +28,7 @@ fn block_on(measurement: impl Future<Output = ()>) {
     runtime.unwrap().block_on(measurement);
 }
 
-const MEASUREMENTS: [Measurement; 16] = [
+const MEASUREMENTS: [Measurement; 17] = [
     ("columns::quantiles", columns::quantiles),
     ("columns::greatest", columns::greatest),
     ("papers::counting_buckets", papers::counting_buckets),
@@ -50,7 +51,10 @@ const MEASUREMENTS: [Measurement; 16] = [
     ("statements::rows_of_pinned_columns", || {
         block_on(statements::rows_of_pinned_columns());
     }),
-    ("methods::nearest_rows", methods::nearest_rows),
+    ("vectors::nearest_rows", vectors::nearest_rows),
+    ("vectors::by_distance_in_sql", || {
+        block_on(vectors::by_distance_in_sql());
+    }),
     (
         "methods::ways_to_best_rows_of_groups",
         methods::ways_to_best_rows_of_groups,

@@ -1,62 +1,15 @@
-//! Methods for the best rows of groups and for the nearest rows of a matrix, without SQL.
+//! Methods for the best rows of groups, without SQL.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::arrow::array::{Array, ArrayRef, FixedSizeListArray, UInt16Array, UInt32Array};
-use datafusion::arrow::datatypes::{DataType, Field};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, DeviceMatrix, Report, TopMethod};
+use datafusion::arrow::array::{Array, ArrayRef, UInt16Array, UInt32Array};
+use datafusion::arrow::datatypes::DataType;
+use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, TopMethod};
 
 use crate::selection::best;
 use crate::tables::{Data, PARTITIONS, array};
 use crate::timing::RUNS;
-
-pub(crate) fn nearest_rows() {
-    const ROWS: usize = 1 << 22;
-    const WIDTH: usize = 128;
-    let device = Device::get(0).unwrap();
-    let parts: Vec<ArrayRef> = std::thread::scope(|scope| {
-        let parts = (0..PARTITIONS).map(|part| {
-            scope.spawn(move || {
-                let values = array(&DataType::Float32, Data::Uniform, part, ROWS / PARTITIONS * WIDTH);
-                let item = Arc::new(Field::new_list_field(DataType::Float32, false));
-                let points = FixedSizeListArray::try_new(item, WIDTH as i32, values, None);
-                Arc::new(points.unwrap()) as ArrayRef
-            })
-        });
-        let parts: Vec<_> = parts.collect();
-        parts.into_iter().map(|part| part.join().unwrap()).collect()
-    });
-    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let reservation = MemoryConsumer::new("points").register(&pool);
-    let matrix = DeviceMatrix::upload(&device, &parts, None, &reservation).unwrap();
-    println!("{ROWS} points of {WIDTH} coordinates, 2 GiB; milliseconds, medians of {RUNS}");
-    println!("| k | with the host | kernels | nr_rows | nr_finish |");
-    println!("| --- | --- | --- | --- | --- |");
-    for k in [1, 32, 100, 256, 1000] {
-        let mut times: [Vec<f64>; 4] = Default::default();
-        for run in 0..RUNS + 2 {
-            let point = vec![run as f32 / 30.0; WIDTH];
-            let mut report = Report::default();
-            let start = Instant::now();
-            matrix.nearest(&point, k, None, true, &mut report).unwrap();
-            let whole = start.elapsed();
-            let kernels = report.kernel_times.iter().map(|(_, time)| *time);
-            let all = [whole, report.device_time].into_iter().chain(kernels);
-            for (times, time) in times.iter_mut().zip(all) {
-                if run >= 2 {
-                    times.push(time.as_secs_f64() * 1e3);
-                }
-            }
-        }
-        let medians = times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            format!("{:.3}", times[times.len() / 2])
-        });
-        println!("| {k} | {} |", medians.join(" | "));
-    }
-}
 
 /// Best rows of groups by both methods. The choice between them is made from these times.
 pub(crate) fn ways_to_best_rows_of_groups() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, RecordBatch};
+use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
@@ -16,9 +17,9 @@ use crate::tables::{Data, PARTITIONS, table, table_of};
 use crate::timing::RUNS;
 
 /// Medians in milliseconds: planning, execution, and the time on the device; and the answer.
-async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], RecordBatch) {
+pub(crate) async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], RecordBatch) {
     let mut times: [Vec<f64>; 3] = Default::default();
-    let mut answer = None;
+    let mut answer = Vec::new();
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     for run in 0..runs + 2 {
         let start = Instant::now();
@@ -26,7 +27,7 @@ async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], Recor
         let planned = start.elapsed();
         let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
         let whole = start.elapsed();
-        answer = batches.into_iter().next();
+        answer = batches;
         if run >= 2 {
             times[0].push(milliseconds(planned));
             times[1].push(milliseconds(whole - planned));
@@ -37,14 +38,21 @@ async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], Recor
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
-    (times.map(median), answer.unwrap())
+    (
+        times.map(median),
+        concat_batches(&answer[0].schema(), &answer).unwrap(),
+    )
 }
 
+/// Milliseconds on the device of all operators of a plan.
 fn device_time(plan: &dyn ExecutionPlan) -> f64 {
-    let time = plan
-        .metrics()
-        .and_then(|metrics| metrics.sum_by_name("device_time"));
-    time.map_or(0.0, |time| time.as_usize() as f64 / 1e6)
+    let metrics = plan.metrics();
+    let own = metrics.and_then(|metrics| metrics.sum_by_name("device_time"));
+    let below = plan
+        .children()
+        .into_iter()
+        .map(|child| device_time(child.as_ref()));
+    own.map_or(0.0, |time| time.as_usize() as f64 / 1e6) + below.sum::<f64>()
 }
 
 pub(crate) async fn quantiles_of_pinned_columns() {

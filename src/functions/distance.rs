@@ -125,7 +125,7 @@ impl VectorDistance {
     }
 
     /// The measure of distance.
-    pub(super) fn measure(&self) -> Measure {
+    pub(crate) fn measure(&self) -> Measure {
         self.measure
     }
 
@@ -193,7 +193,7 @@ pub(crate) struct Arguments<'a> {
 }
 
 /// The components of a query; `None` if it is NULL, or has NULLs, or is no list of `Float64`.
-fn components_of(query: &ScalarValue) -> Option<Vec<f64>> {
+pub(crate) fn components_of(query: &ScalarValue) -> Option<Vec<f64>> {
     let ScalarValue::List(list) = query else {
         return None;
     };

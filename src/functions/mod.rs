@@ -58,7 +58,8 @@ use crate::quantile::Method;
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub(crate) use clickhouse::{median_aggregates, without_nan};
 pub(crate) use distance::{
-    VectorDistance, builtin_distance, is_list_of_float64, is_vectors, vector_distance, vector_distances,
+    VectorDistance, builtin_distance, components_of, is_list_of_float64, is_vectors, vector_distance,
+    vector_distances,
 };
 pub(crate) use exact_quantiles::ExactQuantiles;
 pub use expr_planner::QuantilesExprPlanner;

@@ -53,7 +53,7 @@ pub(super) fn check(table: &TableReference, schema: &Schema, columns: &[&str]) -
         if let Some(reason) = reason_against(field.data_type()) {
             return plan_err!(
                 "column {name} of table {table} cannot be pinned: {reason}; numbers up to 128 bits, Booleans, dates, times, \
-                 timestamps and durations have"
+                 timestamps and durations have; vectors are FixedSizeList of Float16 or Float32"
             );
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn check(table: &TableReference, schema: &Schema, columns: &[&str]) -
 
 /// Why values of a type cannot be on a device; `None` if they can.
 fn reason_against(data_type: &DataType) -> Option<String> {
-    (!DeviceColumn::supports(data_type))
+    (!DeviceColumn::holds(data_type))
         .then(|| format!("values of type {data_type} have no key of fixed width"))
 }
 

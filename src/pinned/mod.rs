@@ -9,8 +9,8 @@
 //! [`crate::statement::sql`] runs these statements and all others. [`pin_table`], [`pin_all_columns`], [`unpin_table`] and [`pinned_tables`] do the
 //! same without SQL.
 //!
-//! The device computes exact quantiles, `topk_by`, `max_by` and `min_by`, with and without groups, and `ORDER BY` one column with a
-//! `LIMIT`, if all columns that the query names are pinned. `EXPLAIN` shows whether it does.
+//! The device computes exact quantiles, `topk_by`, `max_by` and `min_by`, with and without groups, and `ORDER BY` one column, or the distance
+//! of vectors from one vector, with a `LIMIT`, if all columns that the query names are pinned. `EXPLAIN` shows whether it does.
 //!
 //! **A pinned table is a snapshot.** Queries that the device answers see the rows of the moment of pinning, whatever happens to the table
 //! afterwards, until it is pinned again or unpinned:
@@ -77,10 +77,10 @@ pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
 /// * for a session whose planner does not use pinned tables, such as one that sends its queries to a cluster,
 /// * for a view, an endless table, or a table that does not exist,
 /// * for a column that does not exist, is named twice, or whose values have no key of fixed width (all types of numbers up to 128 bits,
-///   Booleans, dates and times have one),
+///   Booleans, dates and times have one) and are no vectors (`FixedSizeList` of `Float16` or `Float32`),
 /// * with `quantiles.device = 'cpu'`.
 ///
-/// An execution error that says why there is no device. `ResourcesExhausted` if the device's memory, or `quantiles.cuda_memory_limit`, is
+/// An execution error that says why there is no device, or that a vector has a NULL component. `ResourcesExhausted` if the device's memory, or `quantiles.cuda_memory_limit`, is
 /// too small. After an error the columns that were pinned before stay.
 pub async fn pin_table(
     ctx: &SessionContext,

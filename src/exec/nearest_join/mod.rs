@@ -5,7 +5,7 @@
 //! GroupedTopKExec: k=10, by=[distance]                          the exact k best of each query, as of any cross join
 //!   NearestJoinExec: k=10, by=[vector_array_distance(v, q)]     few pairs of each query, the k best among them, and their distances
 //!     queries ── collected, as tiles of a matrix product
-//!     table ──── streamed, partition by partition
+//!     table ──── streamed; a task whose partition has ended helps the others
 //! ```
 //! A pair that is left out has at least k better pairs of the same query, whatever the rounding of the product: see
 //! [`kernel::cpu::distance`](crate::kernel::cpu). So the operator above gives the answer that it gives of all pairs.
@@ -14,6 +14,7 @@ mod marks;
 mod queries;
 mod run;
 mod spec;
+mod table;
 
 use std::sync::Arc;
 
@@ -29,14 +30,15 @@ use datafusion::physical_plan::{
 use self::queries::Queries;
 use self::spec::details;
 pub(crate) use self::spec::{EqualPairs, NearestJoinSpec, PairColumn};
+use self::table::SharedTable;
 use super::operator::{Execution, Operator, Work};
 use super::shared_state::SharedState;
 
 /// The pairs of a query (a row of the first input) and a row of a table (the second input) that may be among the `k` best of their query by
 /// a distance of two vectors.
 ///
-/// The output has as many partitions as the table. The pairs of a query come in the order of the table's rows. Which pairs there are
-/// besides the best ones depends on the order in which partitions are read. Queries are held in memory that is reserved in the task's
+/// The output has as many partitions as the table, and each row of the table is joined in one of them: its own, or that of a task that had
+/// nothing else to do. Which pairs there are besides the best ones depends on the order in which partitions are read. Queries are held in memory that is reserved in the task's
 /// pool, as are their best scores and a batch of the table.
 ///
 /// Metrics: `output_rows`, `elapsed_compute`, `pairs` (all of the cross join, by batches that have been read), `whole_batches` (those
@@ -50,6 +52,7 @@ pub struct NearestJoinWork {
     details: String,
     schema: SchemaRef,
     queries: Arc<SharedState<Queries>>,
+    table: SharedTable,
 }
 
 impl NearestJoinExec {
@@ -68,6 +71,7 @@ impl NearestJoinExec {
             spec: Arc::new(spec),
             schema,
             queries: Arc::default(),
+            table: SharedTable::default(),
         };
         Self::over(work, vec![queries, table])
     }
@@ -104,10 +108,12 @@ impl Work for NearestJoinWork {
             details: self.details.clone(),
             schema: Arc::clone(&self.schema),
             queries: Arc::default(),
+            table: SharedTable::default(),
         })
     }
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
-        run::stream(&self.spec, &self.queries, on)
+        let table = self.table.rows(on.partition, &on.inputs[1], &on.context);
+        run::stream(&self.spec, &self.queries, table, on)
     }
 }

@@ -11,11 +11,11 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
-use futures::TryStreamExt;
 use tokio::sync::mpsc::Sender;
 
 use super::queries::Queries;
 use super::spec::{NearestJoinSpec, PairColumn};
+use super::table::TableRows;
 use crate::exec::operator::Execution;
 use crate::exec::shared_state::SharedState;
 use crate::functions::VectorDistance;
@@ -37,11 +37,11 @@ const MOST_QUERIES: usize = 40 * GROUP_STEP;
 pub(super) fn stream(
     spec: &Arc<NearestJoinSpec>,
     queries: &Arc<SharedState<Queries>>,
+    table: Arc<TableRows>,
     on: Execution<'_>,
 ) -> Result<SendableRecordBatchStream> {
-    let queries = Arc::clone(queries);
+    let (queries, partition) = (Arc::clone(queries), on.partition);
     let mut builder = RecordBatchReceiverStreamBuilder::new(on.schema(), 2);
-    let table = on.inputs[1].execute(on.partition, Arc::clone(&on.context))?;
     let (input, context) = (Arc::clone(&on.inputs[0]), Arc::clone(&on.context));
     let shared = on.memory_named("queries of NearestJoinExec");
     let baseline = BaselineMetrics::new(on.metrics, on.partition);
@@ -59,7 +59,7 @@ pub(super) fn stream(
         let spec = Arc::clone(&task.spec);
         let collect = async move { Queries::collect(&spec, input.execute(0, context)?, shared).await };
         let queries = queries.get(collect).await?;
-        task.run(&queries, table).await
+        task.run(&queries, (&table, partition)).await
     });
     Ok(builder.build())
 }
@@ -78,12 +78,12 @@ struct Task {
 }
 
 impl Task {
-    /// Joins all batches of the table.
-    async fn run(&mut self, queries: &Queries, mut table: SendableRecordBatchStream) -> Result<()> {
+    /// Joins the rows of the table that come to this partition.
+    async fn run(&mut self, queries: &Queries, (table, partition): (&TableRows, usize)) -> Result<()> {
         let count = queries.rows.num_rows();
         self.memory.try_resize(Floors::least_bytes(count))?;
         let mut floors = Floors::new(self.spec.k, count);
-        while let Some(batch) = table.try_next().await? {
+        while let Some(batch) = table.next(partition).await? {
             if count == 0 {
                 break;
             }

@@ -50,7 +50,7 @@ impl PinnedTopKCall {
     fn group_rows(&self, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<GroupTop> {
         let mask = on.mask(self.key.filter.as_ref(), on.column(self.key.column))?;
         let selection = self.selection(groups, mask.as_ref(), on)?;
-        let (memory, each) = (&on.memory, value_bytes(selection.values.data_type()));
+        let (memory, each) = (&on.memory, value_bytes(selection.values));
         selection.rows(&mut on.report, |groups, rows| {
             memory.try_grow(groups * GROUP_BYTES + rows * each)
         })

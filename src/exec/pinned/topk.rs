@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_null_array};
 use datafusion::arrow::compute::{concat, take};
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 
@@ -15,11 +15,11 @@ use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use super::table::PinnedTable;
 use crate::exec::operator::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
-use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
+use crate::kernel::cuda::{DeviceColumn, Gather, RowMask, Top, TopSelection};
 use crate::key::{KeyBits, KeySpec, OrderBy, RowOrder};
 
 /// Bytes of host memory for each row that is selected, without its values.
-const ROW_BYTES: usize = 64;
+pub(super) const ROW_BYTES: usize = 64;
 
 /// A call of `topk_by`, `max_by` or `min_by` over pinned columns.
 #[derive(Debug, Clone)]
@@ -172,16 +172,16 @@ impl PinnedCalls for PinnedTopK {
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
         let bytes = |call: &PinnedTopKCall| {
-            let value = table.column(call.value).data_type();
+            let value = table.column(call.value);
             call.call.rows().min(table.first().rows as usize) * (ROW_BYTES + value_bytes(value))
         };
         self.0.iter().map(bytes).sum()
     }
 }
 
-/// Bytes of host memory for a value while an answer is put together: it exists as bytes, as an array, and in order.
-pub(super) fn value_bytes(data_type: &DataType) -> usize {
-    4 * data_type.primitive_width().unwrap_or(1)
+/// Bytes of host memory for a value of a column while an answer is put together: it exists as bytes, as an array, and in order.
+pub(super) fn value_bytes(column: &DeviceColumn) -> usize {
+    4 * column.value_bytes()
 }
 
 /// The first rows of a table in the order of a column that has no NULLs.
@@ -243,10 +243,7 @@ impl PinnedCalls for PinnedRows {
     }
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
-        let values = self
-            .columns
-            .iter()
-            .map(|index| value_bytes(table.column(*index).data_type()));
+        let values = self.columns.iter().map(|index| value_bytes(table.column(*index)));
         self.k.min(table.first().rows as usize) * (ROW_BYTES + values.sum::<usize>())
     }
 }

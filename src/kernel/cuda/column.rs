@@ -1,10 +1,11 @@
-//! A column in the memory of a device: its values as Arrow stores them, and a bitmap of those that are not NULL.
+//! A column in the memory of a device: its values as Arrow stores them, and a bitmap of those that are not NULL. The values are numbers,
+//! or vectors of one length.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Result, internal_err, plan_err};
+use datafusion::common::{Result, exec_err, internal_err, plan_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
 };
@@ -13,7 +14,7 @@ use super::buffer::DeviceBuffer;
 use super::device::Device;
 use super::lock::locked;
 use super::shape::Shape;
-use super::source::{ColumnFormat, storage_bytes};
+use super::source::{ColumnFormat, fixed_bytes, storage_bytes, vector_of};
 use super::upload::{SharedStaging, Staging, Upload, joined};
 use crate::key::{KeyBits, KeySpec};
 
@@ -38,16 +39,22 @@ pub struct DeviceColumn {
 }
 
 impl DeviceColumn {
-    /// Whether a column of this type can be on a device. Types with keys of fixed width can.
+    /// Whether a column of this type can be on a device and be ranked there. Types with keys of fixed width can.
     pub fn supports(data_type: &DataType) -> bool {
         storage_bytes(data_type).is_some()
+    }
+
+    /// Whether a column of this type can be on a device: one that can be ranked there, or vectors of one length (`FixedSizeList`) of
+    /// `Float16` or `Float32`.
+    pub fn holds(data_type: &DataType) -> bool {
+        fixed_bytes(data_type).is_some()
     }
 
     /// Uploads the rows of `arrays`, one array after the other.
     ///
     /// # Errors
-    /// A planning error for a type without keys of fixed width; an internal error if the arrays are not all of that type;
-    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
+    /// A planning error for a type that [`Self::holds`] does not allow; an internal error if the arrays are not all of that type;
+    /// `ResourcesExhausted` if device memory ends; an execution error if a vector has a NULL component, or if the device fails.
     pub fn upload(device: &Arc<Device>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("column for a device").register(&pool);
@@ -67,6 +74,21 @@ impl DeviceColumn {
     /// Type of the values.
     pub fn data_type(&self) -> &DataType {
         &self.data_type
+    }
+
+    /// A column of `rows` values of type `Float32`, none of them NULL, that the device has written to `values`.
+    pub(super) fn of_floats(device: &Arc<Device>, values: DeviceBuffer, rows: u64) -> Self {
+        Self {
+            device: Arc::clone(device),
+            data_type: DataType::Float32,
+            value_bytes: size_of::<f32>(),
+            rows,
+            nulls: 0,
+            values: Some(values),
+            validity: None,
+            ranges: Mutex::default(),
+            run_starts: OnceLock::new(),
+        }
     }
 
     /// Number of rows, NULLs included.
@@ -91,7 +113,7 @@ impl DeviceColumn {
     }
 
     /// Bytes of a value on the device, which may be more than in Arrow.
-    pub(super) fn value_bytes(&self) -> usize {
+    pub(crate) fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
@@ -136,7 +158,8 @@ impl DeviceColumn {
 pub(crate) struct ColumnUpload {
     device: Arc<Device>,
     data_type: DataType,
-    spec: KeySpec,
+    /// The keys of the values; `None` for vectors, which have none.
+    spec: Option<KeySpec>,
     value_bytes: usize,
     rows: u64,
     nulls: u64,
@@ -153,7 +176,7 @@ impl ColumnUpload {
     /// `limit` bytes of device memory.
     ///
     /// # Errors
-    /// A planning error for a type without keys of fixed width; errors of the device.
+    /// A planning error for a type that [`DeviceColumn::holds`] does not allow; errors of the device.
     pub(crate) fn try_new(
         device: &Arc<Device>,
         data_type: &DataType,
@@ -161,16 +184,21 @@ impl ColumnUpload {
         reservation: MemoryReservation,
         staging: &SharedStaging,
     ) -> Result<Self> {
-        let Some(mut value_bytes) = storage_bytes(data_type) else {
+        let Some(mut value_bytes) = fixed_bytes(data_type) else {
             return plan_err!(
-                "a column of type {data_type} cannot be pinned: its values have no fixed-width key"
+                "a column of type {data_type} cannot be pinned: its values have no fixed-width key, and are no vectors"
             );
         };
-        let spec = KeySpec::try_new(data_type)?;
+        let spec = match vector_of(data_type) {
+            Some(_) => None,
+            None => Some(KeySpec::try_new(data_type)?),
+        };
         // A block with little shared memory cannot hold as many values of one byte as it loads at once, so they are widened.
-        let narrow = ColumnFormat::stored(value_bytes, spec.encoding());
-        if value_bytes == 1 && Shape::try_new(narrow, device.shared_memory()).is_err() {
-            value_bytes = spec.width().bytes();
+        if let (1, Some(spec)) = (value_bytes, &spec) {
+            let narrow = ColumnFormat::stored(value_bytes, spec.encoding());
+            if Shape::try_new(narrow, device.shared_memory()).is_err() {
+                value_bytes = spec.width().bytes();
+            }
         }
         Ok(Self {
             device: Arc::clone(device),
@@ -189,7 +217,8 @@ impl ColumnUpload {
     /// Appends the rows of `array`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` if memory of the device or of the pool ends; an execution error if the device fails.
+    /// `ResourcesExhausted` if memory of the device or of the pool ends; an execution error for a vector with a NULL component, or if the
+    /// device fails.
     pub(crate) fn append(&mut self, array: &dyn Array) -> Result<()> {
         if array.data_type() != &self.data_type {
             return internal_err!(
@@ -198,21 +227,31 @@ impl ColumnUpload {
                 array.data_type()
             );
         }
-        if Some(self.value_bytes) != storage_bytes(&self.data_type) {
-            self.values.push(self.spec.raw(array)?.as_slice())?;
-        } else if self.data_type == DataType::Boolean {
-            let bytes: Vec<u8> = array.as_boolean().values().iter().map(u8::from).collect();
-            self.values.push(&bytes)?;
-        } else {
-            let data = array.to_data();
-            let (from, length) = (data.offset() * self.value_bytes, data.len() * self.value_bytes);
-            self.values
-                .push(data.buffers()[0].slice_with_length(from, length).as_slice())?;
+        match &self.spec {
+            None => self.push_numbers(components(array)?.as_ref())?,
+            Some(spec) if Some(self.value_bytes) != storage_bytes(&self.data_type) => {
+                self.values.push(spec.raw(array)?.as_slice())?;
+            }
+            Some(_) if self.data_type == DataType::Boolean => {
+                let bytes: Vec<u8> = array.as_boolean().values().iter().map(u8::from).collect();
+                self.values.push(&bytes)?;
+            }
+            Some(_) => self.push_numbers(array)?,
         }
         self.append_validity(array)?;
         self.rows += array.len() as u64;
         self.nulls += array.null_count() as u64;
         Ok(())
+    }
+
+    /// Pushes the bytes of numbers.
+    fn push_numbers(&mut self, numbers: &dyn Array) -> Result<()> {
+        let Some(width) = numbers.data_type().primitive_width() else {
+            return internal_err!("values of type {} on a device", numbers.data_type());
+        };
+        let data = numbers.to_data();
+        let bytes = data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width);
+        self.values.push(bytes.as_slice())
     }
 
     fn append_validity(&mut self, array: &dyn Array) -> Result<()> {
@@ -307,4 +346,25 @@ impl ColumnUpload {
             run_starts: OnceLock::new(),
         })
     }
+}
+
+/// The components of vectors, one vector behind the other.
+///
+/// # Errors
+/// An execution error for a vector with a NULL component. Those under a NULL vector are undefined.
+fn components(vectors: &dyn Array) -> Result<ArrayRef> {
+    let vectors = vectors.as_fixed_size_list();
+    let (components, width) = (vectors.values(), vectors.value_length() as usize);
+    if components.null_count() > 0 {
+        let is_whole = |row: usize| {
+            let own = components.slice(row * width, width);
+            vectors.is_null(row) || own.null_count() == 0
+        };
+        if let Some(row) = (0..vectors.len()).find(|row| !is_whole(*row)) {
+            return exec_err!(
+                "vector {row} of a batch has a component that is NULL: a device holds whole vectors, and NULLs"
+            );
+        }
+    }
+    Ok(Arc::clone(components))
 }

@@ -12,7 +12,7 @@ use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, halves, kernel_argument};
 use super::report::Report;
-use super::source::{ColumnFormat, KernelFile, Program};
+use super::source::{ColumnFormat, KernelFile, Program, vector_of};
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;
@@ -271,11 +271,19 @@ impl<'a> Evaluation<'a> {
         update: Update,
     ) -> Result<()> {
         let column = self.column(column)?;
-        let spec = KeySpec::for_order_by(column.data_type())?;
-        let format = column.format(&spec);
+        let (format, max_key) = match vector_of(column.data_type()) {
+            // Vectors have no keys: one that is there lies within all keys, which is the only interval that is asked for.
+            Some(_) if (ends, outside) == ([0, KeyBits::MAX], false) => {
+                (ColumnFormat::ALL[0], u32::MAX.into())
+            }
+            _ => {
+                let spec = KeySpec::for_order_by(column.data_type())?;
+                (column.format(&spec), spec.width().max_key())
+            }
+        };
         let argument = FilterArgument {
             first: halves(ends[0]),
-            last: halves(ends[1].min(spec.width().max_key())),
+            last: halves(ends[1].min(max_key)),
             outside: u32::from(outside),
             ..self.argument(column, bits, update)
         };

@@ -12,7 +12,7 @@ use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{Kernels, Launch, kernel_argument};
 use super::report::Report;
-use super::source::{ColumnFormat, KernelFile, Program, storage_bytes};
+use super::source::{ColumnFormat, KernelFile, Program, fixed_bytes, vector_of};
 use super::timeline::Timeline;
 
 const THREADS: u32 = 1024;
@@ -72,7 +72,7 @@ impl Gather {
     /// As [`Self::try_new`]; an internal error for rows that the column does not have, or for a column on another device.
     pub fn values(&self, column: &DeviceColumn, report: &mut Report) -> Result<ArrayRef> {
         let (data_type, device) = (column.data_type(), &self.device);
-        let Some(width) = storage_bytes(data_type) else {
+        let Some(width) = fixed_bytes(data_type) else {
             return internal_err!("values of type {data_type} on a device");
         };
         if self.end > column.rows() || !Arc::ptr_eq(device, column.device()) {
@@ -81,7 +81,7 @@ impl Gather {
         if self.count == 0 {
             return Ok(datafusion::arrow::array::new_empty_array(data_type));
         }
-        let launch = self.launch()?;
+        let launch = self.launch(vector_of(data_type).is_some())?;
         // The values come first, because the buffer is aligned for them.
         let bytes = self.count * width;
         let out = device.allocate(bytes + self.count, self.limit)?;
@@ -104,19 +104,25 @@ impl Gather {
         Ok(values)
     }
 
-    fn launch(&self) -> Result<Launch> {
+    /// The launch, for values of a thread each or for vectors, which a warp copies.
+    fn launch(&self, vectors: bool) -> Result<Launch> {
         let program = Program::of(KernelFile::Gather, ColumnFormat::ALL[0]);
         let kernels = Kernels::load(&self.device, &program, [0; 4])?;
-        let blocks = (self.count as u32).div_ceil(THREADS);
+        let (name, together) = if vectors {
+            ("ga_wide_values", THREADS / 32)
+        } else {
+            ("ga_values", THREADS)
+        };
+        let blocks = (self.count as u32).div_ceil(together);
         let grid = [blocks.min(2 * self.device.multiprocessors()), THREADS];
-        kernels.launch("ga_values", grid, 0)
+        kernels.launch(name, grid, 0)
     }
 }
 
 /// An array of the first `count` values of a buffer. Behind them it has a byte for each value, 0 for NULL, or nothing if no value is
 /// NULL. Waits for the device.
 pub(super) fn array(data_type: &DataType, count: usize, buffer: &DeviceBuffer) -> Result<ArrayRef> {
-    let Some(width) = storage_bytes(data_type) else {
+    let Some(width) = fixed_bytes(data_type) else {
         return internal_err!("values of type {data_type} on a device");
     };
     // Aligned for any type.
@@ -140,12 +146,15 @@ fn array_of(data_type: &DataType, count: usize, values: MutableBuffer, valid: &[
         let bits = BooleanBuffer::collect_bool(values.len(), |row| values[row] != 0);
         return Ok(Arc::new(BooleanArray::new(bits, nulls)));
     }
-    let data = ArrayData::builder(data_type.clone())
-        .len(count)
-        .add_buffer(values.into())
-        .nulls(nulls)
-        .build()?;
-    Ok(make_array(data))
+    let builder = ArrayData::builder(data_type.clone()).len(count).nulls(nulls);
+    let builder = match vector_of(data_type) {
+        Some((item, width)) => {
+            let components = ArrayData::builder(item.clone()).len(count * width);
+            builder.add_child_data(components.add_buffer(values.into()).build()?)
+        }
+        None => builder.add_buffer(values.into()),
+    };
+    Ok(make_array(builder.build()?))
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@
 //! | [`GroupTopSelection`] | finds the best rows of every group |
 //! | [`Gather`] | fetches the values of some rows |
 //! | [`CudaBackend`] | opens shards that answer the rounds of [`crate::select`] |
-//! | [`DeviceMatrix`] | holds points, and finds those nearest to another point |
+//! | [`NearestSelection`] | finds the vectors of a column that are nearest to a point, at most 1024, by `f32` |
+//! | [`NearRows`] | finds all vectors of a column that may be among the nearest to a point, by any measure |
 
 mod bracket_plan;
 mod buffer;
@@ -23,6 +24,8 @@ pub mod cache;
 mod column;
 mod device;
 mod devices;
+mod distance_bound;
+mod distances;
 mod driver;
 mod fault;
 mod filter;
@@ -39,6 +42,8 @@ mod likely;
 mod loading;
 mod lock;
 mod modules;
+mod near_chunks;
+mod near_rows;
 mod nearest;
 mod nvrtc;
 mod overflow;
@@ -72,7 +77,8 @@ pub use group::Groups;
 pub use group_ranks::GroupRanks;
 pub use group_top::{GroupTop, GroupTopSelection};
 pub(crate) use likely::likely_programs;
-pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
+pub use near_rows::{NearRows, Order};
+pub use nearest::{NearestSelection, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub(crate) use overflow::OverflowBackend;
 pub use report::Report;

@@ -1,4 +1,4 @@
-//! The rows of a matrix on a device that are nearest to a point: the launches of `kernels/nearest.cu`.
+//! The rows of a column of vectors on a device that are nearest to a point: the launches of `kernels/nearest.cu`.
 //!
 //! It is brute force in one read. Each warp computes distances and keeps its nearest rows in registers by WarpSelect (Johnson, Douze
 //! and Jegou 2017, section IV; `kernels/warp_select.cuh`), so that no distance is written to memory. Then one block selects among the
@@ -6,21 +6,16 @@
 //!
 //! Cost: one read of the matrix for k up to a few 100. With larger k the queues take longer than the read.
 
-use std::sync::Arc;
-
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
+use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::{DataType, Float32Type};
-use datafusion::common::{Result, exec_err, internal_datafusion_err, plan_err};
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::common::{Result, exec_err, plan_err};
 
-use super::buffer::DeviceBuffer;
-use super::column::{ColumnUpload, DeviceColumn};
+use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{Kernels, kernel_argument};
 use super::report::Report;
-use super::source::{KernelFile, Program};
+use super::source::{ColumnFormat, KernelFile, Program, vector_of};
 use super::timeline::Timeline;
-use super::upload::Staging;
 use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
@@ -85,144 +80,65 @@ pub fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
     sums[0]
 }
 
-/// A matrix in device memory: one point in each row, all with the same number of coordinates.
-#[derive(Debug)]
-pub struct DeviceMatrix {
-    values: DeviceColumn,
-    validity: Option<DeviceBuffer>,
-    rows: u64,
-    width: usize,
+/// A request for the rows of a column of vectors that are nearest to a point.
+#[derive(Debug, Clone, Copy)]
+pub struct NearestSelection<'a> {
+    /// Vectors of `Float32`. A row that is NULL is never found.
+    pub vectors: &'a DeviceColumn,
+    /// Number of rows that are wanted.
+    pub k: usize,
+    /// Most bytes of device memory that this crate may hold.
+    pub limit: Option<u64>,
+    /// Whether to measure the time of each kernel.
+    pub timed: bool,
 }
 
-impl DeviceMatrix {
+impl NearestSelection<'_> {
     /// Most rows that can be asked for at once, which is what the queue of a warp holds.
     pub const MOST: usize = 1024;
 
-    /// Uploads the rows of `arrays`, all of one type `FixedSizeList<Float32>`, one array after the other. `reservation` accounts for one
-    /// bit of host memory for each row. Fails if this crate would hold more than `limit` bytes of device memory.
-    ///
-    /// # Errors
-    /// A planning error for another type; an execution error for a NULL inside a point, for 2^32 - 1 rows or more, or if the device
-    /// fails; `ResourcesExhausted` if its memory ends. A row that is NULL as a whole is never found.
-    pub fn upload(
-        device: &Arc<Device>,
-        arrays: &[ArrayRef],
-        limit: Option<u64>,
-        reservation: &MemoryReservation,
-    ) -> Result<Self> {
-        let width = width_of(arrays)?;
-        let rows = arrays.iter().map(|array| array.len()).sum::<usize>();
-        if rows >= u32::MAX as usize {
-            return exec_err!("{rows} points: a device ranks fewer than {}", u32::MAX);
-        }
-        let staging = Staging::new(device, reservation.new_empty());
-        let bits = reservation.new_empty();
-        let mut upload = ColumnUpload::try_new(device, &DataType::Float32, limit, bits, &staging)?;
-        let has_nulls = arrays.iter().any(|array| array.null_count() > 0);
-        let bits = reservation.new_empty();
-        bits.try_grow(if has_nulls { rows / 8 } else { 0 })?;
-        let mut valid = has_nulls.then(|| BooleanBufferBuilder::new(rows));
-        for array in arrays {
-            append(array, &mut upload)?;
-            if let Some(valid) = &mut valid {
-                match array.nulls() {
-                    Some(nulls) => valid.append_buffer(nulls.inner()),
-                    None => valid.append_n(array.len(), true),
-                }
-            }
-        }
-        let values = upload.finish()?;
-        let validity = match valid {
-            None => None,
-            Some(mut valid) => {
-                let bits = valid.finish();
-                let mut buffer = device.allocate(bits.inner().len(), limit)?;
-                buffer.fill(bits.inner().as_slice())?;
-                Some(buffer)
-            }
-        };
-        Ok(Self {
-            values,
-            validity,
-            rows: rows as u64,
-            width,
-        })
-    }
-
-    /// Number of points, NULLs included.
-    pub fn rows(&self) -> u64 {
-        self.rows
-    }
-
-    /// Number of coordinates of each point.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
     /// The `k` rows nearest to `point`, the nearest first, and with equal distances the lower row first; all rows if there are fewer.
-    /// Waits for the device. `timed`: whether to measure the time of each kernel.
+    /// Waits for the device.
     ///
     /// # Errors
-    /// A planning error for a point of another width, or a `k` that is not from 1 to [`Self::MOST`]; `ResourcesExhausted`
-    /// if device memory ends; an execution error if the device fails.
-    pub fn nearest(
-        &self,
-        point: &[f32],
-        k: usize,
-        limit: Option<u64>,
-        timed: bool,
-        report: &mut Report,
-    ) -> Result<Vec<Neighbour>> {
-        if point.len() != self.width {
-            return plan_err!(
-                "a point of {} coordinates among points of {}",
-                point.len(),
-                self.width
-            );
+    /// A planning error for a column of another type, a point of another width, or a `k` that is not from 1 to [`Self::MOST`]; an
+    /// execution error for 2^32 - 1 rows or more, or if the device fails; `ResourcesExhausted` if its memory ends.
+    pub fn rows(&self, point: &[f32], report: &mut Report) -> Result<Vec<Neighbour>> {
+        let rows = self.vectors.rows();
+        match vector_of(self.vectors.data_type()) {
+            Some((DataType::Float32, width)) if width == point.len() => {}
+            Some((DataType::Float32, width)) => {
+                return plan_err!("a point of {} components among vectors of {width}", point.len());
+            }
+            _ => {
+                return plan_err!(
+                    "vectors are of type FixedSizeList<Float32>, got {}",
+                    self.vectors.data_type()
+                );
+            }
         }
-        let kernel = KERNELS.iter().find(|(most, _)| (1..=*most).contains(&k));
+        let kernel = KERNELS.iter().find(|(most, _)| (1..=*most).contains(&self.k));
         let Some((_, kernel)) = kernel else {
-            return plan_err!("{k} nearest rows: allowed are 1 to {}", Self::MOST);
+            return plan_err!("{} nearest rows: allowed are 1 to {}", self.k, Self::MOST);
         };
-        if self.rows == 0 {
+        if rows >= u64::from(u32::MAX) {
+            return exec_err!("{rows} vectors: a device ranks fewer than {}", u32::MAX);
+        }
+        if rows == 0 {
             return Ok(Vec::new());
         }
         may_fail!("cuda_nearest");
-        let query = Query {
-            matrix: self,
-            device: self.values.device(),
-            k,
-            kernel,
-            limit,
-        };
-        query.run(point, timed, report)
+        self.run(kernel, point, report)
     }
-}
 
-/// A request for the rows nearest to a point.
-struct Query<'a> {
-    matrix: &'a DeviceMatrix,
-    device: &'a Arc<Device>,
-    k: usize,
-    kernel: &'static str,
-    limit: Option<u64>,
-}
-
-impl Query<'_> {
-    fn run(&self, point: &[f32], timed: bool, report: &mut Report) -> Result<Vec<Neighbour>> {
-        let (device, k, matrix) = (self.device, self.k, self.matrix);
+    fn run(&self, kernel: &'static str, point: &[f32], report: &mut Report) -> Result<Vec<Neighbour>> {
+        let (vectors, device, k) = (self.vectors, self.vectors.device(), self.k);
         device.check()?;
         let kernels = self.kernels()?;
         let blocks = self.blocks();
-        let shared = point.len().next_multiple_of(4) * 4;
-        if shared > device.shared_memory() {
-            return exec_err!(
-                "points of {} coordinates do not fit in shared memory",
-                point.len()
-            );
-        }
+        let shared = point_bytes(point.len(), device)?;
         let launches = [
-            kernels.launch(self.kernel, [blocks, 32 * WARPS], shared)?,
+            kernels.launch(kernel, [blocks, 32 * WARPS], shared)?,
             kernels.launch("nr_finish", [1, THREADS], 0)?,
         ];
         // The buffer: the count, keys and rows of the answer; the point; and k items of each warp.
@@ -234,31 +150,27 @@ impl Query<'_> {
         buffer.fill(&sent)?;
         let base = buffer.address();
         let argument = NearestArgument {
-            values: matrix.values.values_address(),
-            validity: matrix.validity.as_ref().map_or(0, DeviceBuffer::address),
+            values: vectors.values_address(),
+            validity: vectors.validity_address(),
             point: base + answer as u64,
             found: base + found as u64,
             out_count: base,
             out_keys: base + ITEM as u64,
             out_rows: base + (ITEM + 4 * k) as u64,
-            rows: matrix.rows,
-            width: matrix.width as u32,
+            rows: vectors.rows(),
+            width: point.len() as u32,
             k: k as u32,
             warps: warps as u32,
             unused: 0,
         };
-        let mut timeline = Timeline::start(device, timed)?;
+        let mut timeline = Timeline::start(device, self.timed)?;
         for launch in &launches {
             timeline.launch(launch, &argument)?;
         }
         timeline.end()?;
-        let view = buffer.view(0, answer);
-        let view = view.ok_or_else(|| internal_datafusion_err!("an answer of {answer} bytes"))?;
-        let host = device.stream.clone_dtoh(&view);
-        let host = host.map_err(|error| device.failed("finding neighbours on the device", error))?;
-        device.synchronize("finding neighbours on the device")?;
+        let host = buffer.to_host(0..answer)?;
         timeline.report(report)?;
-        report.bytes_read += matrix.values.bytes() as u64;
+        report.bytes_read += vectors.bytes() as u64;
         report.bytes_to_device += 4 * point.len() as u64;
         report.bytes_from_device += answer as u64;
         self.neighbours(&host)
@@ -268,16 +180,19 @@ impl Query<'_> {
         let spec = KeySpec::try_new(&DataType::Float32)?;
         let program = Program {
             descending: true,
-            ..Program::of(KernelFile::Nearest, self.matrix.values.format(&spec))
+            ..Program::of(
+                KernelFile::Nearest,
+                ColumnFormat::stored(size_of::<f32>(), spec.encoding()),
+            )
         };
-        Kernels::load(self.device, &program, [0, ITEM, 4, WARPS as usize])
+        Kernels::load(self.vectors.device(), &program, [0, ITEM, 4, WARPS as usize])
     }
 
     /// Number of blocks: as many as run at the same time, but none without rows. With large queues fewer blocks have enough registers.
     fn blocks(&self) -> u32 {
         let share = if self.k > 256 { 2 } else { 4 };
-        let needed = self.matrix.rows.div_ceil(u64::from(32 * WARPS));
-        needed.min(u64::from(share * self.device.multiprocessors())) as u32
+        let needed = self.vectors.rows().div_ceil(u64::from(32 * WARPS));
+        needed.min(u64::from(share * self.vectors.device().multiprocessors())) as u32
     }
 
     fn neighbours(&self, answer: &[u8]) -> Result<Vec<Neighbour>> {
@@ -309,40 +224,19 @@ impl Query<'_> {
     }
 }
 
-/// Number of coordinates of each point.
-fn width_of(arrays: &[ArrayRef]) -> Result<usize> {
-    let mut width = None;
-    for array in arrays {
-        match array.data_type() {
-            DataType::FixedSizeList(item, length)
-                if *item.data_type() == DataType::Float32
-                    && *length > 0
-                    && width.is_none_or(|width| width == *length) =>
-            {
-                width = Some(*length);
-            }
-            other => return plan_err!("points are of one type FixedSizeList<Float32>, got {other}"),
-        }
+/// Bytes of shared memory that a point of `width` components takes in a block.
+///
+/// # Errors
+/// An execution error for a point that the device has no room for.
+pub(super) fn point_bytes(width: usize, device: &Device) -> Result<usize> {
+    let bytes = width.next_multiple_of(8) * size_of::<f32>();
+    if bytes > device.shared_memory() {
+        return exec_err!(
+            "vectors of {width} components do not fit in shared memory of {} bytes",
+            device.shared_memory()
+        );
     }
-    match width {
-        Some(width) => Ok(width as usize),
-        None => plan_err!("points are wanted of type FixedSizeList<Float32>, there are none"),
-    }
-}
-
-fn append(points: &ArrayRef, upload: &mut ColumnUpload) -> Result<()> {
-    let points = points.as_fixed_size_list();
-    let values = points.values();
-    let width = points.value_length() as usize;
-    if values.null_count() > 0 {
-        let is_whole = |row: usize| points.is_null(row) || values.slice(row * width, width).null_count() == 0;
-        if let Some(row) = (0..points.len()).find(|row| !is_whole(*row)) {
-            return exec_err!("point {row} has a coordinate that is NULL");
-        }
-    }
-    // The values under a NULL point are undefined.
-    let data = values.to_data().into_builder().nulls(None).build()?;
-    upload.append(datafusion::arrow::array::make_array(data).as_ref())
+    Ok(bytes)
 }
 
 #[cfg(test)]

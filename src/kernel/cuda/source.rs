@@ -8,12 +8,13 @@ use datafusion::arrow::datatypes::DataType;
 use crate::key::Encoding;
 
 /// Names and texts of the files that others include.
-const INCLUDES: [(&str, &str); 11] = [
+const INCLUDES: [(&str, &str); 12] = [
     ("common.cuh", include_str!("../../../kernels/common.cuh")),
     (
         "bucket_cells.cuh",
         include_str!("../../../kernels/bucket_cells.cuh"),
     ),
+    ("distances.cuh", include_str!("../../../kernels/distances.cuh")),
     (
         "group_records.cuh",
         include_str!("../../../kernels/group_records.cuh"),
@@ -81,11 +82,13 @@ pub enum KernelFile {
     SortGroups,
     /// The rows of a matrix that are nearest to a point.
     Nearest,
+    /// The distance of every vector of a matrix from a point.
+    Distances,
 }
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 13] = [
+    pub const ALL: [KernelFile; 14] = [
         KernelFile::SampleSelect,
         KernelFile::SampleFinish,
         KernelFile::Bucket,
@@ -99,6 +102,7 @@ impl KernelFile {
         KernelFile::Sort,
         KernelFile::SortGroups,
         KernelFile::Nearest,
+        KernelFile::Distances,
     ];
 
     /// Name of the file in `kernels/`, which NVRTC shows in its messages.
@@ -117,6 +121,7 @@ impl KernelFile {
             KernelFile::Sort => "sort.cu",
             KernelFile::SortGroups => "sort_groups.cu",
             KernelFile::Nearest => "nearest.cu",
+            KernelFile::Distances => "distances.cu",
         }
     }
 
@@ -135,6 +140,7 @@ impl KernelFile {
             KernelFile::Sort => "so_sizes",
             KernelFile::SortGroups => "sg_sizes",
             KernelFile::Nearest => "nr_sizes",
+            KernelFile::Distances => "vd_sizes",
         }
     }
 
@@ -154,6 +160,7 @@ impl KernelFile {
             KernelFile::Sort => include_str!("../../../kernels/sort.cu"),
             KernelFile::SortGroups => include_str!("../../../kernels/sort_groups.cu"),
             KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),
+            KernelFile::Distances => include_str!("../../../kernels/distances.cu"),
         })
     }
 }
@@ -292,6 +299,26 @@ pub(crate) fn storage_bytes(data_type: &DataType) -> Option<usize> {
     match data_type {
         DataType::Boolean => Some(1),
         other => Encoding::of(other).and_then(|_| other.primitive_width()),
+    }
+}
+
+/// The type of the components of vectors that can be on a device, and their number; `None` for other types.
+pub(crate) fn vector_of(data_type: &DataType) -> Option<(&DataType, usize)> {
+    match data_type {
+        DataType::FixedSizeList(item, width)
+            if matches!(item.data_type(), DataType::Float16 | DataType::Float32) && *width > 0 =>
+        {
+            Some((item.data_type(), *width as usize))
+        }
+        _ => None,
+    }
+}
+
+/// Bytes of a value in device memory: a number with a key of fixed width, or a vector. `None` for other types.
+pub(crate) fn fixed_bytes(data_type: &DataType) -> Option<usize> {
+    match vector_of(data_type) {
+        Some((item, width)) => item.primitive_width()?.checked_mul(width),
+        None => storage_bytes(data_type),
     }
 }
 

@@ -7,6 +7,7 @@
 //! The rule replaces each plan that a device can compute by a [`PinnedNode`]. It asks the catalog whether a scan reads a pinned table,
 //! and the device whether groups are too wide for it. The node carries the query, and the physical planner makes the operator of it.
 
+mod nearest;
 mod node;
 mod predicate;
 mod quantiles;
@@ -24,6 +25,7 @@ use datafusion::logical_expr::LogicalPlan;
 use super::QuantilesNode;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::PinnedTables;
+use nearest::nearest_query;
 use node::PinnedKind;
 pub(super) use node::{FallbackPlanner, PinnedNode};
 use quantiles::quantiles_query;
@@ -89,7 +91,10 @@ pub(super) async fn pinned_node(
         LogicalPlan::Aggregate(aggregate) if is_topk(aggregate) => {
             topk_query(aggregate, timed, session).await?
         }
-        LogicalPlan::Sort(sort) if is_limited(sort) => sort_limit_query(sort, timed, session).await?,
+        LogicalPlan::Sort(sort) if is_limited(sort) => match sort_limit_query(sort, timed, session).await? {
+            Some(query) => Some(query),
+            None => nearest_query(sort, timed, session).await?,
+        },
         other => match QuantilesNode::of(other) {
             Some(node) => quantiles_query(node, timed, session).await?,
             None => None,

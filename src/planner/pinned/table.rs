@@ -11,7 +11,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 use super::predicate::predicate;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{PinnedCalls, PinnedQuery, PinnedTable, PinnedTables};
-use crate::kernel::cuda::{Devices, Predicate};
+use crate::kernel::cuda::{DeviceColumn, Devices, Predicate};
 
 /// The pinned table that a query reads, with the filters between the two.
 pub(super) struct PinnedInput {
@@ -63,8 +63,14 @@ impl PinnedInput {
         }))
     }
 
-    /// Index of the pinned column that the expression `expr` over `input` is.
+    /// Index of the pinned column that the expression `expr` over `input` is, if its values can be ranked: vectors cannot.
     pub(super) fn column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
+        let can_rank = |column: &usize| DeviceColumn::supports(self.table.column(*column).data_type());
+        self.any_column(expr, input).filter(can_rank)
+    }
+
+    /// Index of the pinned column, of numbers or of vectors, that the expression `expr` over `input` is.
+    pub(super) fn any_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         match unaliased(expr) {
             Expr::Column(column) => pinned_index(input, column, &self.table),
             _ => None,
@@ -128,7 +134,7 @@ pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
 }
 
 /// The scan below `plan`, if there are only filters and projections in between.
-fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
+pub(super) fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
     match plan {
         LogicalPlan::SubqueryAlias(alias) => scan_below(&alias.input),
         LogicalPlan::Projection(projection) => scan_below(&projection.input),

@@ -8,7 +8,7 @@
 //!
 //! * All aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and `GROUP BY` names pinned
 //!   columns of types other than floating point.
-//! * `ORDER BY` one pinned column without NULLs, with a `LIMIT`, where all selected columns are pinned.
+//! * `ORDER BY` one pinned column without NULLs, with a `LIMIT`, where all selected columns are pinned; `ORDER BY` a distance: see [`super::nearest`].
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
 use super::table::{PinnedInput, conjunction, over_table, unaliased};
 use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuery, PinnedRows, PinnedTopK, PinnedTopKCall};
-use crate::kernel::cuda::{Predicate, TopSelection};
+use crate::kernel::cuda::{DeviceColumn, Predicate, TopSelection};
 use crate::planner::call_spec::{CallSpec, RowsAsked};
 use crate::planner::rewrite::has_subquery;
 
@@ -32,10 +32,10 @@ pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
     !calls.is_empty() && calls.iter().all(is_ours)
 }
 
-/// Whether the sort is by one expression, with a limit that a device allows.
+/// Whether the sort has a limit that a device allows.
 pub(super) fn is_limited(sort: &Sort) -> bool {
     let fetch = sort.fetch.unwrap_or(0) as u64;
-    (1..=TopSelection::MOST).contains(&fetch) && sort.expr.len() == 1
+    (1..=TopSelection::MOST).contains(&fetch)
 }
 
 /// The query of calls of `topk_by` to a pinned table. `None` if a device cannot answer it.
@@ -124,7 +124,7 @@ pub(super) async fn sort_limit_query(
     let selected = sort.input.schema().columns();
     let columns = selected.iter().map(|column| {
         let column = Expr::Column(column.clone());
-        pinned.column(&column, &sort.input)
+        pinned.any_column(&column, &sort.input)
     });
     let columns = columns.collect::<Option<Vec<_>>>();
     let (Expr::Column(key), Some(columns)) = (unaliased(&by.expr), columns) else {
@@ -137,7 +137,8 @@ pub(super) async fn sort_limit_query(
         return Ok(None);
     };
     let column = columns[place];
-    if pinned.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
+    let can_rank = DeviceColumn::supports(pinned.table.column(column).data_type());
+    if !can_rank || pinned.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
         return Ok(None);
     }
     let ordering = LexOrdering::new([PhysicalSortExpr::new(

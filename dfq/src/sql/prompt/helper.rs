@@ -321,7 +321,14 @@ mod tests {
             (
                 "SELECT * FROM |",
                 "",
-                vec!["generate_series(", "nearest(", "range(", "rides", "s.other", "trips"],
+                vec![
+                    "generate_series(",
+                    "nearest(",
+                    "range(",
+                    "rides",
+                    "s.other",
+                    "trips",
+                ],
             ),
             ("WITH top AS (SELECT 1) SELECT * FROM to|", "to", vec!["top"]),
             ("SUMMARIZE tr|", "tr", vec!["trips"]),

@@ -1,0 +1,113 @@
+//! The first rows of a table in the order of their distance from a query vector.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, RecordBatch};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatchOptions;
+use datafusion::common::Result;
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr};
+use datafusion::physical_plan::sorts::sort::sort_batch;
+
+use super::calls::{OnDevice, PinnedCalls, distinct};
+use super::table::PinnedTable;
+use super::topk::{ROW_BYTES, value_bytes};
+use crate::kernel::cpu::distance::Measure;
+use crate::kernel::cuda::{Gather, NearRows, Order, Predicate};
+
+/// The first rows of a table in an order that begins with the distance of a vector from a query.
+///
+/// The device finds the rows that may be among the first; their exact distances, and all other expressions, are computed on the host.
+#[derive(Debug)]
+pub(crate) struct PinnedNearest {
+    pub(crate) measure: Measure,
+    pub(crate) query: Vec<f64>,
+    /// Index of the pinned column of vectors.
+    pub(crate) vectors: usize,
+    /// The order that the distances give.
+    pub(crate) order: Order,
+    /// The condition for a row to count. `None`: all rows count.
+    pub(crate) filter: Option<Predicate>,
+    /// Most rows of the answer.
+    pub(crate) k: usize,
+    /// Indices of the pinned columns that are fetched.
+    pub(crate) fetched: Vec<usize>,
+    /// Their names and types.
+    pub(crate) fetched_schema: SchemaRef,
+    /// The columns of the answer, over those that are fetched.
+    pub(crate) output: Vec<Arc<dyn PhysicalExpr>>,
+    /// The order of the answer, over its columns.
+    pub(crate) by: LexOrdering,
+}
+
+impl PinnedNearest {
+    /// The rows that may be among the first.
+    fn rows(&self, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
+        let columns: Vec<_> = on.table.first().columns.iter().map(Arc::as_ref).collect();
+        let near = NearRows {
+            columns: &columns,
+            vectors: self.vectors,
+            order: self.order,
+            filter: self.filter.as_ref(),
+            limit: on.limit,
+            timed: on.timed,
+        };
+        near.rows(self.measure, &self.query, self.k as u64, &mut on.report)
+    }
+
+    /// The values of rows in the columns that are fetched.
+    fn fetch(&self, rows: &[u64], on: &mut OnDevice<'_>) -> Result<RecordBatch> {
+        let device = &on.table.first().device;
+        let gather = Gather::try_new(device, rows, on.limit, on.timed, &mut on.report)?;
+        let columns = self.fetched.iter().map(|index| {
+            let column = on.table.column(*index);
+            gather.values(column, &mut on.report)
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        batch_of(&self.fetched_schema, columns, rows.len())
+    }
+
+    /// Bytes of host memory for some rows.
+    fn bytes_of(&self, rows: usize, table: &PinnedTable) -> usize {
+        let values = self.fetched.iter().map(|index| value_bytes(table.column(*index)));
+        rows * (ROW_BYTES + values.sum::<usize>())
+    }
+}
+
+impl PinnedCalls for PinnedNearest {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
+        let rows = self.rows(on)?;
+        on.memory
+            .try_resize(self.bytes_of(rows.len(), on.table).max(on.memory.size()))?;
+        let fetched = self.fetch(&rows, on)?;
+        let columns = self.output.iter().map(|expr| {
+            let value = expr.evaluate(&fetched)?;
+            value.into_array(rows.len())
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let answer = batch_of(schema, columns, rows.len())?;
+        Ok(vec![sort_batch(&answer, &self.by, Some(self.k))?])
+    }
+
+    fn columns(&self) -> Vec<usize> {
+        distinct(std::iter::once(self.vectors).chain(self.fetched.iter().copied()))
+    }
+
+    fn shown(&self, _table: &PinnedTable) -> String {
+        format!("nearest={}, order_by=[{}]", self.k, self.by)
+    }
+
+    fn host_bytes(&self, table: &PinnedTable) -> usize {
+        self.bytes_of(self.k.min(table.first().rows as usize), table)
+    }
+}
+
+/// A batch of these columns, or of no columns and this number of rows.
+fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(
+        Arc::clone(schema),
+        columns,
+        &options,
+    )?)
+}
