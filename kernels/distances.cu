@@ -17,6 +17,7 @@ constexpr u32 WARPS = 4;
 struct Distances {
     const void* vectors;  // `width` components for each row, aligned to 16 bytes
     const u8* validity;   // bitmap of rows as in Arrow; null: all are valid
+    const u8* mask;       // bitmap of the rows that count; null: all do
     const float* point;   // `width` components
     float* out;           // a value for each row
     u32* unknown;         // number of rows whose value became infinite; zeroed
@@ -24,15 +25,15 @@ struct Distances {
     u64 rows;
     float size;           // root of the sum of squares of the point
     float sign;           // 1, or -1 if the greatest distance comes first
-    float null_value;     // value of a row that has no vector
+    float null_value;     // value of a row that has no distance: NaN, or -inf if such rows come first
     u32 width;
 };
 
 // The rows of the least values.
 struct Near {
-    Distances distances;  // `out` and `null_value` are not used
-    const u8* mask;       // bitmap of the rows that count; null: all do
-    u32* least;           // the key of the least value of each chunk, MAX_KEY if there is none
+    Distances distances;  // `out` is not used
+    u32* least;           // the key of the least value of each chunk; MAX_KEY if there is none, 0 if one is not known
+    u32* open;            // number of chunks in which a value is not known; zeroed
     u32* kth;             // the key that is found
     u64* found;           // `room` items of key and row; rows < 2^32
     u64* count;           // number of rows that were found, also of those without room; zeroed
@@ -45,35 +46,51 @@ struct Near {
 extern "C" __constant__ u32 vd_sizes[4] = {sizeof(Distances), sizeof(Near), WARPS, sizeof(Key)};
 
 struct Euclidean : SquaredDifference {
+    static constexpr bool OF_ANGLES = false;
     static __device__ __forceinline__ float value(const Sums& sums, float) { return sums.terms; }
     static __device__ __forceinline__ bool is_known(const Sums&) { return true; }
 };
 
 struct Cosine : Product {
+    static constexpr bool OF_ANGLES = true;
     static __device__ __forceinline__ float value(const Sums& sums, float size) { return 1 - sums.terms / (sqrtf(sums.squares) * size); }
     // So that what underflow takes away is small. There is no distance from a vector of zeros.
     static __device__ __forceinline__ bool is_known(const Sums& sums) { return sums.squares >= 1e-30f && sums.squares <= 1e30f; }
 };
 
 struct InnerProduct : Product {
+    static constexpr bool OF_ANGLES = false;
     static __device__ __forceinline__ float value(const Sums& sums, float) { return sums.terms; }
     static __device__ __forceinline__ bool is_known(const Sums& sums) { return sums.squares < INFINITE; }
 };
 
-// The value of a row that has a vector; infinite, and counted, if it is not known.
-template <typename Measure>
-__device__ __forceinline__ float value_of(const Distances& ask, const Sums& sums, u32& unknown, float& greatest) {
+// Whether all components of a vector are 0.
+template <typename Components>
+__device__ __forceinline__ bool is_zero(const Distances& ask, u64 row) {
+    const typename Components::Stored* vector = (const typename Components::Stored*)ask.vectors + row * ask.width;
+    for (u32 i = 0; i < ask.width; ++i)
+        if (Components::one(vector + i) != 0) return false;
+    return true;
+}
+
+// Whether a row counts.
+__device__ __forceinline__ bool is_asked(const Distances& ask, u64 row) {
+    return row < ask.rows && (!ask.mask || ask.mask[row >> 3] >> (row & 7) & 1);
+}
+
+// The value of a row; infinite, and counted, if it is not known.
+template <typename Components, typename Measure>
+__device__ __forceinline__ float value_of(const Distances& ask, const Sums& sums, u64 row, u32& unknown, float& greatest) {
+    if (ask.validity && !(ask.validity[row >> 3] >> (row & 7) & 1)) return ask.null_value;
     const float value = Measure::value(sums, ask.size);
     if (fabsf(value) < INFINITE && Measure::is_known(sums)) {
         greatest = fmaxf(greatest, sums.squares);
         return value * ask.sign;
     }
+    // The sum of squares may be 0 by underflow.
+    if (Measure::OF_ANGLES && sums.squares == 0 && is_zero<Components>(ask, row)) return ask.null_value;
     ++unknown;
     return INFINITE;
-}
-
-__device__ __forceinline__ bool has_vector(const Distances& ask, u64 row) {
-    return !ask.validity || ask.validity[row >> 3] >> (row & 7) & 1;
 }
 
 // Adds what the lanes of a warp found to the counters.
@@ -96,18 +113,14 @@ __device__ __forceinline__ void write_distances(const Distances& ask) {
     u32 unknown = 0;
     float greatest = 0;
     for (u64 first = (u64(blockIdx.x) * WARPS + threadIdx.x / 32) * 32; first < ask.rows; first += warps * 32) {
-        const Sums sums = sums_of<Components, Measure>(ask.vectors, ask.rows, ask.width, point, first);
         const u64 row = first + lane_id();
-        if (row >= ask.rows) continue;
-        const float value = has_vector(ask, row) ? value_of<Measure>(ask, sums, unknown, greatest) : ask.null_value;
-        __stcs(ask.out + row, value);
+        const bool asked = is_asked(ask, row);
+        // Nobody looks at the values of other rows.
+        if (!__any_sync(ALL_LANES, asked)) continue;
+        const Sums sums = sums_of<Components, Measure>(ask.vectors, ask.rows, ask.width, point, first);
+        if (asked) __stcs(ask.out + row, value_of<Components, Measure>(ask, sums, row, unknown, greatest));
     }
     count_unknown(ask, unknown, greatest);
-}
-
-// Whether a row has a vector and counts.
-__device__ __forceinline__ bool is_asked(const Near& near, u64 row) {
-    return row < near.distances.rows && has_vector(near.distances, row) && (!near.mask || near.mask[row >> 3] >> (row & 7) & 1);
 }
 
 template <typename Components, typename Measure>
@@ -119,28 +132,37 @@ __device__ __forceinline__ void least_of_chunks(const Near& near) {
     for (u32 chunk = blockIdx.x * WARPS + threadIdx.x / 32; chunk < near.chunks; chunk += gridDim.x * WARPS) {
         const u64 end = min(ask.rows, u64(chunk + 1) * near.chunk);
         Key least = MAX_KEY;
+        bool known = true;
         for (u64 first = u64(chunk) * near.chunk; first < end; first += 32) {
-            const bool asked = is_asked(near, first + lane_id());
+            const u64 row = first + lane_id();
+            const bool asked = is_asked(ask, row);
             if (!__any_sync(ALL_LANES, asked)) continue;
             const Sums sums = sums_of<Components, Measure>(ask.vectors, ask.rows, ask.width, point, first);
             if (!asked) continue;
-            const float value = value_of<Measure>(ask, sums, unknown, greatest);
-            if (value < INFINITE) least = min(least, encode(__float_as_uint(value)));
+            const float value = value_of<Components, Measure>(ask, sums, row, unknown, greatest);
+            if (fabsf(value) < INFINITE) least = min(least, encode(__float_as_uint(value)));
+            // A NaN comes behind all others, and is none of the first if k rows have a distance.
+            else if (value == value) known = false;
         }
 #pragma unroll
         for (u32 apart = 16; apart; apart /= 2) least = min(least, __shfl_xor_sync(ALL_LANES, least, apart));
-        if (lane_id() == 0) near.least[chunk] = least;
+        known = __all_sync(ALL_LANES, known);
+        if (lane_id() == 0) near.least[chunk] = known ? least : 0;
+        if (lane_id() == 0 && !known) atomicAdd(near.open, 1);
     }
     count_unknown(ask, unknown, greatest);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) vd_kth(const __grid_constant__ Near near) {
     __shared__ SelectScratch<Key> scratch;
-    const Key kth = block_select([&](u32 i) { return near.least[i]; }, near.chunks, near.k - 1, Key(0), 8 * sizeof(Key), scratch);
+    // The keys of chunks that are not known come first, and say nothing.
+    const u32 rank = *near.open + near.k - 1;
+    Key kth = MAX_KEY;
+    if (rank < near.chunks) kth = block_select([&](u32 i) { return near.least[i]; }, near.chunks, rank, Key(0), 8 * sizeof(Key), scratch);
     if (threadIdx.x == 0) *near.kth = kth;
 }
 
-// Lists the rows of a group of 32 that are within the bound.
+// Lists the rows of a group of 32 that are within the bound, or whose value is not known.
 template <typename Components, typename Measure>
 __device__ __forceinline__ void list_group(const Near& near, const float* point, u64 first) {
     const Distances& ask = near.distances;
@@ -148,8 +170,12 @@ __device__ __forceinline__ void list_group(const Near& near, const float* point,
     const Sums sums = sums_of<Components, Measure>(ask.vectors, ask.rows, ask.width, point, first);
     u32 unknown = 0;
     float greatest = 0;
-    const float value = value_of<Measure>(ask, sums, unknown, greatest);
-    const bool listed = is_asked(near, row) && value <= near.bound;
+    float value = 0;
+    bool listed = is_asked(ask, row);
+    if (listed) {
+        value = value_of<Components, Measure>(ask, sums, row, unknown, greatest);
+        listed = value <= near.bound || value == INFINITE;
+    }
     const u32 all = __ballot_sync(ALL_LANES, listed);
     u64 at = 0;
     if (lane_id() == 0 && all) at = atomicAdd(near.count, u64(__popc(all)));

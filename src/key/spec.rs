@@ -170,6 +170,12 @@ impl KeySpec {
         self.encoding.float(bits)
     }
 
+    /// The number that a key of type `Float32` stands for; a NaN for a key of another type.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn float_of(&self, bits: KeyBits) -> f32 {
+        self.float(bits).map_or(f32::NAN, |value| value as f32)
+    }
+
     /// Adds the numbers that keys of a floating-point type stand for to `numbers`; none for other types.
     pub(crate) fn append_floats<K: Key>(&self, keys: &[K], numbers: &mut Vec<f64>) {
         self.encoding.append_floats(keys, numbers);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, Field, TimeUnit};
 use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::config::SessionConfig;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::config::DeviceChoice;
 use crate::kernel::cuda::{Device, Devices, likely_programs};
 
-/// A type for each way in which values lie in device memory.
+/// A type for each way in which values lie in device memory, but for vectors.
 const TYPES: [DataType; 14] = [
     DataType::Float64,
     DataType::Float32,
@@ -49,7 +49,9 @@ pub async fn compile_kernels(devices: DeviceChoice) -> Result<usize> {
     }
     let devices = Devices::of(devices, &SessionConfig::new());
     let devices = blocking(move || devices.open()).await?;
-    let (programs, compilers) = compilers(&devices, &TYPES, cores());
+    let item = Arc::new(Field::new_list_field(DataType::Float32, true));
+    let types = [&TYPES[..], &[DataType::FixedSizeList(item, 1)]].concat();
+    let (programs, compilers) = compilers(&devices, &types, cores());
     for compiler in compilers {
         compiler
             .await

@@ -10,7 +10,7 @@ use datafusion_quantiles::kernel::cuda::{
     DeviceColumn, NearestSelection, Neighbour, Report, squared_distance,
 };
 use half::f16;
-use quantiles_testing::{batch, error, physical_plan, pseudo_random, register, row, session, set};
+use quantiles_testing::{batch, physical_plan, pseudo_random, register, session, set};
 
 use crate::support::{On, device, pinned, refusal, run, same, tests};
 
@@ -20,6 +20,7 @@ tests! {
     asynchronous by_distance_in_sql,
     asynchronous distances_that_single_precision_cannot_tell,
     asynchronous near_rows_that_lie_together,
+    asynchronous vectors_of_zeros,
     asynchronous vectors_in_pinned_tables,
 }
 
@@ -218,9 +219,12 @@ async fn by_distance_in_sql() {
                         (9000, ""),
                     ] {
                         let d = format!("{function}(v, {query})");
-                        let sql =
-                            format!("SELECT id, {d} AS d FROM t {clause} ORDER BY {d} {order}, id LIMIT {k}");
-                        same(&ctx, &sql, On::device(NEAREST), &sql).await;
+                        for next in ["id", "tens DESC, id DESC"] {
+                            let sql = format!(
+                                "SELECT id, {d} AS d FROM t {clause} ORDER BY {d} {order}, {next} LIMIT {k}"
+                            );
+                            same(&ctx, &sql, On::device(NEAREST), &sql).await;
+                        }
                     }
                 }
             }
@@ -300,17 +304,49 @@ async fn near_rows_that_lie_together() {
             same(&ctx, &sql, On::device(NEAREST), &sql).await;
         }
     }
+    // More rows tie than a selection has room for.
     let ctx = session(2);
     table(&ctx, Arc::new(points(vec![2.0; (1 << 20) + 1], 1, None))).await;
-    let sql = "SELECT sum(id) FROM (SELECT id FROM t ORDER BY array_distance(v, [1.0]), id LIMIT 3)";
-    set(&ctx, "device", "cuda").await;
-    let refused = error(&ctx, sql).await;
-    assert!(
-        refused.contains("1048577 rows are as near as the last one of the answer"),
-        "{refused}"
-    );
-    set(&ctx, "device", "auto").await;
-    assert_eq!(row(&ctx, sql).await, "3");
+    for k in [3, 1 << 20] {
+        let sql = format!(
+            "SELECT sum(id), count(*) FROM (SELECT id FROM t ORDER BY array_distance(v, [1.0]), id LIMIT {k})"
+        );
+        same(&ctx, &sql, On::device(NEAREST), &sql).await;
+    }
+}
+
+/// Vectors of zeros have no cosine, as those that are NULL.
+async fn vectors_of_zeros() {
+    let rows = 20_000;
+    let mut values: Vec<f32> = pseudo_random(3 * rows, 5)
+        .map(|word| (word % 100) as f32 - 50.0)
+        .collect();
+    for row in (0..rows).filter(|row| row % 50 == 7) {
+        values[3 * row..3 * row + 3].fill(0.0);
+    }
+    // Too small for a square in 32 bits, but not 0.
+    values[3 * 1000..3 * 1000 + 3].fill(1e-30);
+    let nulls = NullBuffer::from_iter((0..rows).map(|row| row % 70 != 9));
+    for nulls in [None, Some(nulls)] {
+        let ctx = session(2);
+        table(&ctx, Arc::new(points(values.clone(), 3, nulls))).await;
+        for order in ["ASC", "DESC", "ASC NULLS FIRST", "DESC NULLS LAST"] {
+            for (k, clause) in [
+                (5, ""),
+                (600, ""),
+                (19_990, ""),
+                (30, "WHERE id < 2000 AND tens = 7"),
+                (30, "WHERE id < 40"),
+            ] {
+                for next in ["id", "id DESC"] {
+                    let d = "cosine_distance(v, [1.0, 2.0, 3.0])";
+                    let sql =
+                        format!("SELECT id, {d} AS d FROM t {clause} ORDER BY {d} {order}, {next} LIMIT {k}");
+                    same(&ctx, &sql, On::device(NEAREST), &sql).await;
+                }
+            }
+        }
+    }
 }
 
 /// What is pinned of vectors, and what is refused or left to the CPU.

@@ -9,14 +9,13 @@ mod terminal;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use datafusion::common::TableReference;
 use datafusion::common::{plan_datafusion_err, plan_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::{DataFrame, Expr, SessionContext, ident};
 use datafusion_quantiles::profile::{GroupProfile, profile as profile_rows, profile_by};
 
 use crate::console::{End, say};
-use crate::sql::{OutputFile, Progress, SessionArgs};
+use crate::sql::{OutputFile, Progress, SessionArgs, file_table};
 
 /// Shows what each column of a file holds.
 #[derive(Debug, clap::Args)]
@@ -151,7 +150,7 @@ async fn union(ctx: &SessionContext, files: &[String]) -> Result<DataFrame> {
     let mut all: Option<DataFrame> = None;
     for file in files {
         // A path is one name, whatever its dots.
-        let table = ctx.table(TableReference::bare(file.as_str())).await?;
+        let table = ctx.table(file_table(file)).await?;
         all = Some(match all {
             None => table,
             Some(before) => before.union_by_name(table)?,

@@ -44,9 +44,23 @@ pub(crate) async fn add_table(ctx: &SessionContext, text: &str) -> Result<()> {
     if name.is_empty() || path.is_empty() {
         return plan_err!("'{text}' has no name for a table: give it as NAME=FILE");
     }
-    let table = ctx.table_provider(TableReference::bare(path)).await?;
+    let table = ctx.table_provider(file_table(path)).await?;
     ctx.register_table(TableReference::bare(name), table)?;
     Ok(())
+}
+
+/// Whether the name of a table is meant as a path. A plain word is not, although a folder may have that name: a table that is created under
+/// the name does not exist before.
+fn is_path(name: &str) -> bool {
+    name.starts_with('~') || name.contains(['/', '.', '*', '?', '[', std::path::MAIN_SEPARATOR])
+}
+
+/// The name of the table that a file or a folder is, also where its name is a plain word.
+pub(crate) fn file_table(path: &str) -> TableReference {
+    TableReference::bare(match is_path(path) {
+        true => path.to_owned(),
+        false => format!("./{path}"),
+    })
 }
 
 /// The name of a file without its folder and its ending.
@@ -65,6 +79,9 @@ struct FileTables {
 #[async_trait]
 impl UrlTableFactory for FileTables {
     async fn try_new(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        if !is_path(name) {
+            return Ok(None);
+        }
         let path = with_home(name);
         let state = self.state.upgrade();
         let state = state.ok_or_else(|| internal_datafusion_err!("the session of '{path}' is closed"))?;

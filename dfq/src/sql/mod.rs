@@ -26,9 +26,9 @@ use datafusion::prelude::SessionContext;
 use self::config::{Config, ConfigArgs};
 pub(crate) use self::execute::Runner;
 pub(crate) use self::execute::check_endless;
-pub(crate) use self::files::add_table;
 #[cfg(feature = "serve")]
 pub(crate) use self::files::enable as enable_files;
+pub(crate) use self::files::{add_table, file_table};
 pub(crate) use self::output::{Format, Output, OutputFile};
 pub(crate) use self::progress::Progress;
 pub(crate) use self::session::SessionArgs;

@@ -40,6 +40,22 @@ fn every_format() {
     }
 }
 
+/// A folder is a table where its name is a path; a plain word is the name of a table.
+#[test]
+fn tables_that_have_the_name_of_a_folder() {
+    let folder = folder();
+    fs::create_dir(folder.path().join("trips")).unwrap();
+    fs::write(folder.path().join("trips/a.csv"), "x\n1\n2\n").unwrap();
+    let script = [
+        "CREATE TABLE trips AS SELECT sum(x) AS x FROM 'trips/'",
+        "SELECT trips.x, (SELECT count(*) FROM './trips') AS n FROM trips",
+    ];
+    let args = ["sql", "-q", "--format", "csv", "-c", script[0], "-c", script[1]];
+    assert_eq!(answer(folder.path(), &args), "x,n\n3,2\n");
+    let summary = answer(folder.path(), &["profile", "trips"]);
+    assert!(summary.contains('x') && summary.contains('2'), "{summary}");
+}
+
 #[test]
 fn answers_without_rows() {
     let folder = folder();

@@ -8,7 +8,7 @@
 
 use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
@@ -19,9 +19,17 @@ use futures::StreamExt;
 /// Fewest rows of a part of a batch.
 const LEAST_PART: usize = 512;
 
-/// The rows of a table in the current execution, and the partitions whose tasks have begun it.
+/// The rows of a table in each of the executions that go on. An execution is known by its context, which all of its partitions have.
 #[derive(Default)]
-pub(super) struct SharedTable(Mutex<Option<(Vec<bool>, Arc<TableRows>)>>);
+pub(super) struct SharedTable(Mutex<Vec<TableExecution>>);
+
+/// One execution, which ends with its tasks: they own the rows, and nothing is read for nobody.
+struct TableExecution {
+    context: Weak<TaskContext>,
+    rows: Weak<TableRows>,
+    /// The partitions whose tasks have begun.
+    begun: Vec<bool>,
+}
 
 impl Debug for SharedTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,26 +38,34 @@ impl Debug for SharedTable {
 }
 
 impl SharedTable {
-    /// The rows of `input` for the task of this partition, which it shares with the tasks of the others. A task that comes again begins
-    /// another execution, which reads the table anew.
+    /// The rows of `input` for the task of this partition, which it shares with the tasks of the others. A task that comes again with the
+    /// same context begins another execution, which reads the table anew.
     pub(super) fn rows(
         &self,
         partition: usize,
         input: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
     ) -> Arc<TableRows> {
-        let anew = || {
-            let partitions = input.output_partitioning().partition_count();
-            let rows = TableRows::new(Arc::clone(input), partitions, Arc::clone(context));
-            (vec![false; partitions], Arc::new(rows))
-        };
-        let mut current = locked(&self.0);
-        let (begun, rows) = current.get_or_insert_with(anew);
-        if begun[partition] {
-            (*begun, *rows) = anew();
+        let partitions = input.output_partitioning().partition_count();
+        let rows_of =
+            |partitions| Arc::new(TableRows::new(Arc::clone(input), partitions, Arc::clone(context)));
+        let mut executions = locked(&self.0);
+        let is_own = |of: &TableExecution| Weak::ptr_eq(&of.context, &Arc::downgrade(context));
+        executions.retain(|of| of.context.strong_count() > 0 && !(is_own(of) && of.begun[partition]));
+        if let Some(own) = executions.iter_mut().find(|of| is_own(of)) {
+            own.begun[partition] = true;
+            // The others have read everything, and ended.
+            return own.rows.upgrade().unwrap_or_else(|| rows_of(0));
         }
+        let rows = rows_of(partitions);
+        let mut begun = vec![false; partitions];
         begun[partition] = true;
-        Arc::clone(rows)
+        executions.push(TableExecution {
+            context: Arc::downgrade(context),
+            rows: Arc::downgrade(&rows),
+            begun,
+        });
+        rows
     }
 }
 
@@ -93,15 +109,12 @@ impl TableRows {
         if let Some(rows) = self.part() {
             return Ok(Some(rows));
         }
-        if let Some(rows) = self.read(partition).await? {
+        if let Some(rows) = self.read(partition, 0).await? {
             return Ok(Some(rows));
         }
         let _idle = Idle::new(&self.idle);
         for other in 1..=self.slots.len() {
-            if let Some(rows) = self.part() {
-                return Ok(Some(rows));
-            }
-            if let Some(rows) = self.read((partition + other) % self.slots.len()).await? {
+            if let Some(rows) = self.read((partition + other) % self.slots.len(), 1).await? {
                 return Ok(Some(rows));
             }
         }
@@ -113,12 +126,16 @@ impl TableRows {
         locked(&self.parts).pop()
     }
 
-    /// The next rows of a partition; `None` at its end. What idle tasks may take of a batch is left for them.
-    async fn read(&self, partition: usize) -> Result<Option<RecordBatch>> {
+    /// The next rows of a partition, or a part that was left by the time that nobody else read it; `None` at its end. What idle tasks,
+    /// of which `own` is the one that asks, may take of a batch is left for them.
+    async fn read(&self, partition: usize, own: usize) -> Result<Option<RecordBatch>> {
         let Some(slot) = self.slots.get(partition) else {
             return Ok(None);
         };
         let mut slot = slot.lock().await;
+        if let Some(rows) = self.part() {
+            return Ok(Some(rows));
+        }
         if matches!(*slot, Slot::Waiting) {
             *slot = Slot::Reading(self.input.execute(partition, Arc::clone(&self.context))?);
         }
@@ -131,7 +148,7 @@ impl TableRows {
             *slot = Slot::Ended;
             return read.transpose();
         };
-        let takers = 1 + self.idle.load(Ordering::Relaxed);
+        let takers = 1 + self.idle.load(Ordering::Relaxed).saturating_sub(own);
         let rows = batch.num_rows().div_ceil(takers).max(LEAST_PART);
         let parts = (rows..batch.num_rows()).step_by(rows);
         let parts = parts.map(|from| batch.slice(from, rows.min(batch.num_rows() - from)));
@@ -178,8 +195,12 @@ mod tests {
     }
 
     /// The values that each of several tasks gets, in an execution.
-    async fn taken(shared: &SharedTable, input: &Arc<dyn ExecutionPlan>, tasks: usize) -> Vec<Vec<i64>> {
-        let context = Arc::new(TaskContext::default());
+    async fn taken(
+        shared: &SharedTable,
+        input: &Arc<dyn ExecutionPlan>,
+        tasks: usize,
+        context: Arc<TaskContext>,
+    ) -> Vec<Vec<i64>> {
         let tasks = (0..tasks).map(|task| {
             let rows = shared.rows(task, input, &context);
             tokio::spawn(async move {
@@ -204,9 +225,10 @@ mod tests {
         let batches: Vec<_> = (0..8).map(|i| batch(10_000 * i..10_000 * (i + 1))).collect();
         let input = table(&[batches, Vec::new(), vec![batch(80_000..80_003)], Vec::new()]);
         let shared = SharedTable::default();
-        // The second time the table is read anew.
-        for _ in 0..2 {
-            let all = taken(&shared, &input, 4).await;
+        // Executions that end are followed by others, with the same context or another one.
+        let contexts = [Arc::new(TaskContext::default()), Arc::new(TaskContext::default())];
+        for context in [0, 0, 1] {
+            let all = taken(&shared, &input, 4, Arc::clone(&contexts[context])).await;
             assert!(
                 all.iter().all(|own| own.len() >= 1000),
                 "{:?}",
@@ -216,6 +238,38 @@ mod tests {
             joined.sort_unstable();
             assert!(joined.into_iter().eq(0..80_003));
         }
+    }
+
+    /// Two executions at the same time, and one that was given up before all of its tasks began.
+    #[tokio::test]
+    async fn executions_do_not_mix() {
+        let input = table(&[vec![batch(0..10)], vec![batch(10..20)]]);
+        let shared = SharedTable::default();
+        let contexts = [0, 1].map(|_| Arc::new(TaskContext::default()));
+        let [given_up, one, two] = [0, 1, 2].map(|_| Arc::new(TaskContext::default()));
+        drop(shared.rows(1, &input, &given_up));
+        let tasks = [(0, &one), (0, &two), (1, &one), (1, &two)];
+        let tasks = tasks.map(|(partition, context)| (partition, shared.rows(partition, &input, context)));
+        let mut counts = [0, 0];
+        for (number, (partition, rows)) in tasks.iter().enumerate() {
+            while let Some(batch) = rows.next(*partition).await.unwrap() {
+                counts[number % 2] += batch.num_rows();
+            }
+        }
+        assert_eq!(counts, [20, 20]);
+        drop(tasks);
+        // A task that begins when the others of its execution have ended.
+        let late = shared.rows(0, &input, &contexts[0]);
+        while late.next(0).await.unwrap().is_some() {}
+        drop(late);
+        assert!(
+            shared
+                .rows(1, &input, &contexts[0])
+                .next(1)
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
@@ -36,8 +36,8 @@ use super::on_device::record;
 use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
 use super::run_metrics::strategy_metric;
-use calls::OnDevice;
 pub(crate) use calls::{FilteredColumn, PinnedCalls};
+use calls::{OnDevice, batch_of};
 pub(crate) use group_topk::PinnedGroupTopK;
 pub(crate) use groups::{PinnedCount, PinnedGroups};
 pub(crate) use nearest::PinnedNearest;
@@ -137,7 +137,7 @@ impl Display for PinnedQuery {
 /// fails. The log has a warning then, the metric `cuda_fallback` is 1, and `EXPLAIN ANALYZE` shows the plan that ran as the input of this
 /// operator. With other settings the failure is the error of the query.
 ///
-/// Device memory: a workspace of up to 0.4 of the largest column (0.6 of the share of a device, if there are several), which is kept for
+/// Device memory: 4 bytes for each row of a table that is ordered by a distance; a workspace of up to 0.4 of the largest column (0.6 of the share of a device, if there are several), which is kept for
 /// the next query, within `quantiles.cuda_memory_limit`; with less memory the query is slower. Groups need 16 bytes for each row. They
 /// need 32 bytes if groups and values, or for best rows groups, keys and values, span more than 64 bits together. Host memory: about 100
 /// bytes for each row, group and rank of the answer, reserved in the memory pool.
@@ -220,7 +220,11 @@ impl PinnedWork {
         MetricBuilder::new(&metrics).counter("cuda_fallback", 0).add(1);
         let rows = self.rows_of_fallback(fallback.plan().await?, context)?;
         let schema = Arc::clone(&self.query.schema);
-        let rows = rows.map(move |batch| renamed(&batch?, &schema).record_output(&baseline));
+        let rows = rows.map(move |batch| {
+            let batch = batch?;
+            let renamed = batch_of(&schema, batch.columns().to_vec(), batch.num_rows());
+            renamed.record_output(&baseline)
+        });
         Ok(rows.boxed())
     }
 
@@ -301,15 +305,4 @@ impl Work for PinnedWork {
             futures::stream::once(rows).try_flatten(),
         )))
     }
-}
-
-/// The columns of a batch with the names of `schema`.
-fn renamed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    let columns = batch.columns().to_vec();
-    Ok(RecordBatch::try_new_with_options(
-        Arc::clone(schema),
-        columns,
-        &options,
-    )?)
 }

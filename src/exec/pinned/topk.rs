@@ -8,10 +8,10 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_null_array};
 use datafusion::arrow::compute::{concat, take};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 
-use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, batch_of, distinct};
 use super::table::PinnedTable;
 use crate::exec::operator::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
@@ -224,12 +224,7 @@ impl PinnedCalls for PinnedRows {
             gather.values(column, &mut on.report)
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        Ok(vec![RecordBatch::try_new_with_options(
-            Arc::clone(schema),
-            columns,
-            &options,
-        )?])
+        Ok(vec![batch_of(schema, columns, rows.len())?])
     }
 
     fn columns(&self) -> Vec<usize> {

@@ -5,6 +5,7 @@
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
 
+use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::launch::{Kernels, Launch, kernel_argument};
 use super::nearest::point_bytes;
@@ -13,7 +14,6 @@ use super::source::{ColumnFormat, KernelFile, Program, vector_of};
 use super::timeline::Timeline;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::distance::Measure;
-use crate::key::KeySpec;
 
 /// Warps of a block.
 pub(super) const WARPS: u32 = 4;
@@ -23,6 +23,7 @@ kernel_argument! {
     pub(super) struct DistancesArgument = vd_sizes[0] {
         vectors: u64,
         validity: u64,
+        mask: u64,
         point: u64,
         out: u64,
         unknown: u64,
@@ -45,8 +46,10 @@ pub(super) struct Point<'a> {
     pub(super) size: f32,
     /// Whether the negatives of the distances are wanted.
     pub(super) negative: bool,
-    /// The distance of a row without a vector.
+    /// The distance of a row that has none: it has no vector, or one of zeros, which has no cosine.
     pub(super) null_value: f32,
+    /// A bitmap of the rows that count. `None`: all do.
+    pub(super) mask: Option<&'a DeviceBuffer>,
 }
 
 impl Point<'_> {
@@ -56,6 +59,7 @@ impl Point<'_> {
         DistancesArgument {
             vectors: vectors.values_address(),
             validity: vectors.validity_address(),
+            mask: self.mask.map_or(0, DeviceBuffer::address),
             point,
             out: 0,
             unknown: counters,
@@ -98,11 +102,7 @@ impl DistanceKernels {
             }
         };
         device.check()?;
-        let format = ColumnFormat::stored(
-            size_of::<f32>(),
-            KeySpec::for_order_by(&DataType::Float32)?.encoding(),
-        );
-        let program = Program::of(KernelFile::Distances, format);
+        let program = distance_program();
         Ok(Self {
             kernels: Kernels::load(device, &program, [0, 0, WARPS as usize, size_of::<u32>()])?,
             measure: point.measure,
@@ -137,10 +137,10 @@ pub(super) enum Step {
     Near,
 }
 
-/// What a device found of all distances.
+/// What a device found of the distances of all rows that count.
 #[derive(Debug)]
 pub(super) struct DistanceColumn {
-    /// A value for each row: the squared Euclidean distance, the cosine distance or the inner product, or its negative; `inf` where `f32`
+    /// A value for each row that counts: the squared Euclidean distance, the cosine distance or the inner product, or its negative; `inf` where `f32`
     /// cannot tell.
     pub(super) values: DeviceColumn,
     /// Number of rows whose value is `inf` for that reason.
@@ -191,6 +191,12 @@ impl DistanceColumn {
             greatest_square: f32::from_bits(counters[1]),
         })
     }
+}
+
+/// The compilation of the kernels: that of `Float32` in total order.
+pub(super) fn distance_program() -> Program {
+    let format = ColumnFormat::of(&DataType::Float32).unwrap_or(ColumnFormat::ALL[0]);
+    Program::of(KernelFile::Distances, format.in_total_order())
 }
 
 /// The kernel of a step for a measure and the size of components.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
@@ -170,15 +171,72 @@ impl RowMask {
         };
         evaluation.report.bytes_read += column.bytes() as u64;
         evaluation.launch("fl_within", format, argument)?;
+        let mut found = Self {
+            bits,
+            rows: column.rows(),
+        };
         if let Some(among) = among {
-            let argument = FilterArgument {
-                other: among.address(),
-                ..evaluation.argument(column, &bits, Update::And)
-            };
-            evaluation.launch("fl_combine", ColumnFormat::ALL[0], argument)?;
+            found.intersect_bits(among, column, limit, report)?;
         }
-        let rows = column.rows();
-        Ok(Self { bits, rows })
+        Ok(found)
+    }
+
+    /// Drops the rows that are not in `other`, a bitmap of the rows of the same table. `column`: one of its columns.
+    ///
+    /// # Errors
+    /// As [`Self::evaluate`].
+    pub(crate) fn intersect(
+        &mut self,
+        other: &RowMask,
+        column: &DeviceColumn,
+        limit: Option<u64>,
+        report: &mut Report,
+    ) -> Result<()> {
+        self.intersect_bits(&other.bits, column, limit, report)
+    }
+
+    fn intersect_bits(
+        &mut self,
+        other: &DeviceBuffer,
+        column: &DeviceColumn,
+        limit: Option<u64>,
+        report: &mut Report,
+    ) -> Result<()> {
+        let columns = [column];
+        let mut evaluation = Evaluation {
+            device: column.device(),
+            columns: &columns,
+            rows: self.rows,
+            limit,
+            report,
+        };
+        let argument = FilterArgument {
+            other: other.address(),
+            ..evaluation.argument(column, &self.bits, Update::And)
+        };
+        evaluation.launch("fl_combine", ColumnFormat::ALL[0], argument)
+    }
+
+    /// Its rows, ascending. Waits for the device. `memory` takes the bytes of the bitmap, and 8 for each row.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if the pool has no memory for them; an execution error if the device fails.
+    pub(crate) fn list(&self, memory: &MemoryReservation, report: &mut Report) -> Result<Vec<u64>> {
+        memory.try_grow(self.bits.len())?;
+        let words = self.bits.to_numbers::<u32>(0..self.bits.len())?;
+        report.bytes_from_device += self.bits.len() as u64;
+        // Bits behind the last row are of no row.
+        let in_table = |row: &u64| *row < self.rows;
+        let count: usize = words.iter().map(|word| word.count_ones() as usize).sum();
+        memory.try_grow(size_of::<u64>() * count)?;
+        let mut rows = Vec::with_capacity(count);
+        for (first, mut word) in (0..).step_by(32).zip(words) {
+            while word != 0 {
+                rows.extend(Some(first + u64::from(word.trailing_zeros())).filter(in_table));
+                word &= word - 1;
+            }
+        }
+        Ok(rows)
     }
 
     /// The bitmap: bit i of byte i / 8 stands for a row, from row 0 on.
@@ -287,7 +345,7 @@ impl<'a> Evaluation<'a> {
             outside: u32::from(outside),
             ..self.argument(column, bits, update)
         };
-        self.report.bytes_read += column.bytes() as u64;
+        self.report.bytes_read += column.rows() * format.value_bytes() as u64;
         self.launch("fl_within", format, argument)
     }
 

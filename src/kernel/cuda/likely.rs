@@ -4,22 +4,27 @@ use std::collections::HashSet;
 
 use datafusion::arrow::datatypes::DataType;
 
+use super::distances::distance_program;
 use super::select::FILES;
 use super::shape::Shape;
 use super::sort_groups;
-use super::source::{ColumnFormat, KernelFile, Program};
+use super::source::{ColumnFormat, KernelFile, Program, vector_of};
 
 /// The programs that queries over columns of these types are likely to need on a device whose blocks have `shared` bytes of shared
-/// memory, the likeliest first: exact ranks of columns without NULLs, groups, best rows, filters, then the same where rows can be missing.
+/// memory, the likeliest first: distances of vectors, exact ranks of columns without NULLs, groups, best rows, filters, then the same where rows can be missing.
 /// Types that cannot be on a device need none.
 pub(crate) fn likely_programs(types: &[DataType], shared: usize) -> Vec<Program> {
     let formats: Vec<ColumnFormat> = types.iter().filter_map(ColumnFormat::of).collect();
-    if formats.is_empty() {
-        return Vec::new();
-    }
+    let has_vectors = types.iter().any(|data_type| vector_of(data_type).is_some());
     // Rows without values are read by the kernels of this one.
     let rows = ColumnFormat::ALL[0];
     let (mut programs, mut masked_ones) = (Vec::new(), Vec::new());
+    if has_vectors {
+        programs.extend([distance_program(), Program::of(KernelFile::Gather, rows)]);
+    }
+    if formats.is_empty() {
+        return programs;
+    }
     for (masked, programs) in [(false, &mut programs), (true, &mut masked_ones)] {
         let of = |file, format, batch| Program {
             masked,

@@ -16,7 +16,6 @@
 //! | [`Gather`] | fetches the values of some rows |
 //! | [`CudaBackend`] | opens shards that answer the rounds of [`crate::select`] |
 //! | [`NearestSelection`] | finds the vectors of a column that are nearest to a point, at most 1024, by `f32` |
-//! | [`NearRows`] | finds all vectors of a column that may be among the nearest to a point, by any measure |
 
 mod bracket_plan;
 mod buffer;
@@ -77,7 +76,7 @@ pub use group::Groups;
 pub use group_ranks::GroupRanks;
 pub use group_top::{GroupTop, GroupTopSelection};
 pub(crate) use likely::likely_programs;
-pub use near_rows::{NearRows, Order};
+pub(crate) use near_rows::{NearRows, Order};
 pub use nearest::{NearestSelection, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub(crate) use overflow::OverflowBackend;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! the least distance of each chunk of rows ── the k-th least of these, and the error of f32 ── chunks that reach it are read again
-//!   one read, a number for 256 rows             at least k rows do not exceed it                  their rows are listed
+//!   one read, a number for 256 rows or more     at least k rows do not exceed it                  their rows are listed
 //! ```
 //! To write all distances takes a tenth of the time of reading vectors of 128 components, although they are a hundredth of the bytes; the
 //! least ones of chunks cost nothing. Where near rows lie in few chunks, more rows are listed than are among the nearest.
@@ -12,7 +12,6 @@
 
 use datafusion::common::Result;
 
-use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::distance_bound::RoundedQuery;
 use super::distances::{DistanceKernels, DistancesArgument, Point, Step};
@@ -21,18 +20,20 @@ use super::report::Report;
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
-use crate::key::{KeyBits, KeySpec};
+use crate::key::KeySpec;
 
 /// Threads of the block that finds the k-th key.
 const THREADS: u32 = 1024;
-/// Rows of a chunk, at least.
+/// Rows of a chunk, at least, unless there would be too few chunks for `k`.
 const LEAST_CHUNK: u64 = 256;
 /// Most chunks: a block finds the k-th of their keys.
 const MOST_CHUNKS: u64 = 1 << 16;
 /// Bytes of an item of the list: key and row.
 const ITEM: usize = size_of::<u64>();
-/// Places of the counters and of the k-th key, in bytes.
+/// Places in the counters, in bytes: behind two of the distances are the k-th key, the number of chunks that are not known, and the number of
+/// rows that were found.
 const KTH: usize = 8;
+const OPEN: usize = 12;
 const COUNT: usize = 16;
 const FRONT: usize = 24;
 
@@ -40,8 +41,8 @@ kernel_argument! {
     /// `struct Near` of `kernels/distances.cu`.
     struct NearArgument = vd_sizes[1] {
         distances: DistancesArgument,
-        mask: u64,
         least: u64,
+        open: u64,
         kth: u64,
         found: u64,
         count: u64,
@@ -59,8 +60,6 @@ pub(super) struct ChunkSearch<'a> {
     pub(super) vectors: &'a DeviceColumn,
     pub(super) query: &'a RoundedQuery,
     pub(super) point: Point<'a>,
-    /// A bitmap of the rows that count. `None`: all do.
-    pub(super) mask: Option<&'a DeviceBuffer>,
     pub(super) k: u64,
     /// The keys of distances.
     pub(super) spec: &'a KeySpec,
@@ -83,9 +82,19 @@ struct Layout {
     chunks: u64,
 }
 
+/// Number of items that there is room for.
+fn room(k: usize) -> usize {
+    8 * k + (1 << 16)
+}
+
 impl ChunkSearch<'_> {
-    /// The rows, in any order. `None` if this way cannot tell: there are too few chunks for `k`, too few vectors, too many rows that are as
-    /// near, or some whose distances `f32` cannot tell.
+    /// Bytes of host memory for `k` rows: page-locked, as bytes, and as numbers.
+    pub(super) fn host_bytes(k: usize) -> usize {
+        3 * ITEM * room(k)
+    }
+
+    /// The rows, in any order, with all that have no distance if those come first, and all whose distance `f32` cannot tell. `None` if this way
+    /// cannot tell: there are too few chunks for `k`, too few rows that have a distance, or too many that are as near.
     ///
     /// # Errors
     /// As [`NearRows::rows`](super::NearRows).
@@ -117,9 +126,9 @@ impl ChunkSearch<'_> {
         let front = fetch(workspace, layout.front..layout.front + FRONT)?;
         timeline.report(report)?;
         report.bytes_read += self.vectors.bytes() as u64;
-        let (unknown, greatest) = (word(&front, 0), f32::from_bits(word(&front, 4)));
-        let kth = self.value(word(&front, KTH).into());
-        if unknown > 0 || !kth.is_finite() {
+        let greatest = f32::from_bits(word(&front, 4));
+        let kth = self.spec.float_of(word(&front, KTH).into());
+        if !kth.is_finite() {
             return Ok(None);
         }
         argument.bound = self.query.bound(kth, self.point.negative, greatest);
@@ -142,15 +151,16 @@ impl ChunkSearch<'_> {
         Ok(Some(self.nearest(&items[..ITEM * count], greatest)))
     }
 
-    /// The rows of items that are within the bound of the k-th of them, which is tighter than that of the k-th chunk.
+    /// The rows of items that are within the bound of the k-th of them, which is tighter than that of the k-th chunk, or that are not known.
     fn nearest(&self, items: &[u8], greatest: f32) -> Vec<u64> {
         let (items, _) = items.as_chunks::<ITEM>();
         let mut items: Vec<u64> = items.iter().map(|item| u64::from_le_bytes(*item)).collect();
         items.sort_unstable();
-        let value = |item: &u64| self.value((item >> 32).into());
-        if let Some(kth) = items.get(self.k as usize - 1).map(value) {
+        let value = |item: &u64| self.spec.float_of((item >> 32).into());
+        let kth = items.get(self.k as usize - 1).map(value);
+        if let Some(kth) = kth.filter(|kth| kth.is_finite()) {
             let bound = self.query.bound(kth, self.point.negative, greatest);
-            items.retain(|item| value(item) <= bound);
+            items.retain(|item| value(item) <= bound || value(item) == f32::INFINITY);
         }
         items.into_iter().map(|item| item & u64::from(u32::MAX)).collect()
     }
@@ -166,7 +176,7 @@ impl ChunkSearch<'_> {
         if chunks < 4 * k || rows > u64::from(u32::MAX) {
             return None;
         }
-        let (first, room) = (2 * k as usize + 64, 8 * k as usize + (1 << 16));
+        let (first, room) = (2 * k as usize + 64, room(k as usize));
         let mut places = Places::default();
         let front = places.take(FRONT);
         let found = places.take(ITEM * room);
@@ -191,8 +201,8 @@ impl ChunkSearch<'_> {
             distances: self
                 .point
                 .argument(self.vectors, at(layout.point), at(layout.front)),
-            mask: self.mask.map_or(0, DeviceBuffer::address),
             least: at(layout.least),
+            open: at(layout.front + OPEN),
             kth: at(layout.front + KTH),
             found: at(layout.found),
             count: at(layout.front + COUNT),
@@ -213,10 +223,6 @@ impl ChunkSearch<'_> {
         workspace
             .host
             .send(0..point.len(), &workspace.device, layout.point)
-    }
-
-    fn value(&self, key: KeyBits) -> f32 {
-        self.spec.float(key).map_or(f32::NAN, |value| value as f32)
     }
 }
 

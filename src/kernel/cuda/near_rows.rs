@@ -10,6 +10,7 @@
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::column::DeviceColumn;
 use super::distance_bound::RoundedQuery;
@@ -19,34 +20,38 @@ use super::near_chunks::ChunkSearch;
 use super::report::Report;
 use super::select::Selection;
 use super::source::vector_of;
-use super::top::{Top, TopSelection};
+use super::top::TopSelection;
 use crate::kernel::cpu::distance::Measure;
 use crate::key::{KeyBits, KeySpec};
 
 /// The order of rows by their distance from a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Order {
+pub(crate) struct Order {
     /// Whether the greatest distance comes first.
-    pub farthest: bool,
-    /// Whether rows that have no vector come first.
-    pub nulls_first: bool,
+    pub(crate) farthest: bool,
+    /// Whether rows that have no distance come first: those without a vector, and vectors of zeros, which have no cosine.
+    pub(crate) nulls_first: bool,
+    /// Whether rows of one distance, or without one, are ordered by something else.
+    pub(crate) further_keys: bool,
 }
 
 /// A request for the rows that may be among the first `k`.
 #[derive(Debug)]
-pub struct NearRows<'a> {
+pub(crate) struct NearRows<'a> {
     /// All columns of the table.
-    pub columns: &'a [&'a DeviceColumn],
+    pub(crate) columns: &'a [&'a DeviceColumn],
     /// Index of the column of vectors.
-    pub vectors: usize,
+    pub(crate) vectors: usize,
     /// The order.
-    pub order: Order,
+    pub(crate) order: Order,
     /// The condition for a row to count. `None`: all rows count.
-    pub filter: Option<&'a Predicate>,
+    pub(crate) filter: Option<&'a Predicate>,
     /// Most bytes of device memory that this crate may hold.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
     /// Whether to measure the time of each kernel.
-    pub timed: bool,
+    pub(crate) timed: bool,
+    /// Host memory of lists of rows.
+    pub(crate) memory: &'a MemoryReservation,
 }
 
 impl NearRows<'_> {
@@ -57,12 +62,17 @@ impl NearRows<'_> {
             && RoundedQuery::try_new(measure, query).is_some()
     }
 
-    /// The rows that may be among the first `k`, ascending: all that are, and few others. `k` is from 1 to [`TopSelection::MOST`]. Of rows
-    /// that have no vector there may be fewer than there are, but as many as the first `k` need.
+    /// Bytes of host memory for the rows that may be among the first `k`, where they are few.
+    pub(crate) fn host_bytes(k: usize) -> usize {
+        ChunkSearch::host_bytes(k)
+    }
+
+    /// The rows that may be among the first `k`, ascending: all that are, and few others. `k` is from 1 to [`TopSelection::MOST`]. Where the first
+    /// `k` include rows that have no distance, any of these stand for the others, unless [`Order::further_keys`] is set.
     ///
     /// # Errors
-    /// A planning error for a query that [`Self::can_rank`] does not allow; an execution error if more than [`TopSelection::MOST`] rows are as
-    /// near as the k-th, or if the device fails; `ResourcesExhausted` if its memory ends.
+    /// An execution error for a query that [`Self::can_rank`] does not allow, or if the device fails; `ResourcesExhausted` if its memory ends, or
+    /// that of the pool.
     pub(crate) fn rows(
         &self,
         measure: Measure,
@@ -80,6 +90,10 @@ impl NearRows<'_> {
         let Some(query) = RoundedQuery::try_new(measure, query) else {
             return exec_err!("a query whose components a device cannot hold in 32 bits");
         };
+        let mask = self
+            .filter
+            .map(|filter| RowMask::evaluate(filter, self.columns, self.limit, report));
+        let mask = mask.transpose()?;
         let point = Point {
             measure,
             components: &query.point,
@@ -90,152 +104,119 @@ impl NearRows<'_> {
             } else {
                 f32::NAN
             },
+            mask: mask.as_ref().map(RowMask::bits),
         };
         let spec = KeySpec::for_order_by(&DataType::Float32)?;
-        let mask = self
-            .filter
-            .map(|filter| RowMask::evaluate(filter, self.columns, self.limit, report));
-        let mask = mask.transpose()?;
         let search = ChunkSearch {
             vectors,
             query: &query,
             point,
-            mask: mask.as_ref().map(RowMask::bits),
             k,
             spec: &spec,
             limit: self.limit,
             timed: self.timed,
         };
-        // Rows that have no vector come after those that `f32` cannot tell, of which there are none here, and after `k` that have one.
-        let found = match self.order.nulls_first && vectors.has_nulls() {
-            true => None,
-            false => search.rows(report)?,
-        };
-        let mut rows = match found {
+        let mut rows = match search.rows(report)? {
             Some(rows) => rows,
-            None => self.among_all(vectors, (&query, point), (k, mask, spec), report)?,
+            None => {
+                let distances = DistanceColumn::compute(vectors, point, self.limit, self.timed, report)?;
+                let mask = match &mask {
+                    None => None,
+                    Some(mask) => Some((mask, mask.count(&distances.values, self.limit, report)?)),
+                };
+                let found = Found {
+                    ask: self,
+                    distances: &distances,
+                    mask,
+                    spec: &spec,
+                };
+                found.rows(&query, k, report)?
+            }
         };
         rows.sort_unstable();
         Ok(rows)
     }
-
-    /// The rows, from the distances of all of them.
-    fn among_all(
-        &self,
-        vectors: &DeviceColumn,
-        (query, point): (&RoundedQuery, Point<'_>),
-        (k, mask, spec): (u64, Option<RowMask>, KeySpec),
-        report: &mut Report,
-    ) -> Result<Vec<u64>> {
-        let distances = DistanceColumn::compute(vectors, point, self.limit, self.timed, report)?;
-        let mask = match mask {
-            None => None,
-            Some(mask) => {
-                let kept = mask.count(&distances.values, self.limit, report)?;
-                Some((mask, kept))
-            }
-        };
-        let found = Found {
-            ask: self,
-            distances: &distances,
-            spec,
-        };
-        found.rows(query, k, mask, report)
-    }
 }
 
-/// The distances of a request.
+/// The distances of all rows.
 struct Found<'a> {
     ask: &'a NearRows<'a>,
     distances: &'a DistanceColumn,
-    spec: KeySpec,
+    /// The rows that count, and their number.
+    mask: Option<(&'a RowMask, u64)>,
+    spec: &'a KeySpec,
 }
 
 impl Found<'_> {
-    fn rows(
-        &self,
-        query: &RoundedQuery,
-        k: u64,
-        mask: Option<(RowMask, u64)>,
-        report: &mut Report,
-    ) -> Result<Vec<u64>> {
-        let all = mask
-            .as_ref()
-            .map_or(self.distances.values.rows(), |(_, kept)| *kept);
+    fn rows(&self, query: &RoundedQuery, k: u64, report: &mut Report) -> Result<Vec<u64>> {
+        let all = self.mask.map_or(self.distances.values.rows(), |(_, kept)| kept);
         let k = k.min(all);
         if k == 0 {
             return Ok(Vec::new());
         }
         // Some more, so that one selection mostly shows all that are in question.
         let asked = (k + (k / 8).max(22)).min(all).min(TopSelection::MOST);
-        let top = self.least(asked, mask.as_ref(), report)?;
-        let mut ranked: Vec<(KeyBits, u64)> = top.keys.into_iter().zip(top.rows).collect();
-        ranked.sort_unstable();
-        let kth = self.value(ranked[k as usize - 1].0);
-        if kth.is_nan() || kth == f32::NEG_INFINITY {
-            // The k-th row has no vector: all that come before are among the first, and others without one may stand in for it.
+        let mut ranked = self.least(asked, report)?;
+        let kth = self.spec.float_of(ranked[k as usize - 1].0);
+        let has_distance = !kth.is_nan() && kth != f32::NEG_INFINITY;
+        if !has_distance && !self.ask.order.further_keys {
+            // All that come before are among the first, and any others without a distance may stand in for the k-th row.
             ranked.truncate(k as usize);
             return Ok(ranked.into_iter().map(|(_, row)| row).collect());
         }
-        let bound = if kth.is_infinite() {
-            kth
-        } else {
+        let bound = if kth.is_finite() {
             query.bound(kth, self.ask.order.farthest, self.distances.greatest_square)
+        } else {
+            kth
         };
-        let is_asked = |value: f32| value <= bound || (value == f32::INFINITY && self.distances.unknown > 0);
-        let last = ranked.last().map_or(f32::NAN, |(key, _)| self.value(*key));
-        let shows_all = asked == all || (self.distances.unknown == 0 && last > bound);
+        let unknown = self.distances.unknown > 0;
+        let is_asked = |value: f32| bound.is_nan() || value <= bound || (unknown && value == f32::INFINITY);
+        let last = ranked
+            .last()
+            .map_or(f32::NAN, |(key, _)| self.spec.float_of(*key));
+        let shows_all = asked == all || (!unknown && !bound.is_nan() && (last > bound || last.is_nan()));
         if shows_all {
-            let rows = ranked.into_iter().filter(|(key, _)| is_asked(self.value(*key)));
+            let rows = ranked
+                .into_iter()
+                .filter(|(key, _)| is_asked(self.spec.float_of(*key)));
             return Ok(rows.map(|(_, row)| row).collect());
         }
         self.within(bound, report)
     }
 
-    /// All rows within a bound, and those that `f32` cannot tell.
+    /// All rows within a bound, and those that `f32` cannot tell; all rows if the bound is a NaN.
     fn within(&self, bound: f32, report: &mut Report) -> Result<Vec<u64>> {
-        let mut columns = self.ask.columns.to_vec();
-        columns.push(&self.distances.values);
-        let column = self.ask.columns.len();
+        let column = &self.distances.values;
         let key = |value: f32| self.spec.float_key(f64::from(value));
         let between = |first, last| Predicate::Within {
-            column,
+            column: 0,
             first,
             last,
             outside: false,
         };
-        let unknown = key(f32::INFINITY);
-        let near = Predicate::Or(vec![between(0, key(bound)), between(unknown, unknown)]);
-        let predicate = match self.ask.filter {
-            Some(filter) => Predicate::And(vec![filter.clone(), near]),
-            None => near,
-        };
-        let mask = RowMask::evaluate(&predicate, &columns, self.ask.limit, report)?;
-        let kept = mask.count(&self.distances.values, self.ask.limit, report)?;
-        if kept > TopSelection::MOST {
-            return exec_err!(
-                "{kept} rows are as near as the last one of the answer, as far as a device can tell: allowed are {}. \
-                 SET quantiles.device = 'cpu' ranks them",
-                TopSelection::MOST
-            );
+        let (unknown, greatest) = (key(f32::INFINITY), KeyBits::from(u32::MAX));
+        let last = if bound.is_nan() { greatest } else { key(bound) };
+        let near = Predicate::Or(vec![between(0, last), between(unknown, unknown)]);
+        let mut near = RowMask::evaluate(&near, &[column], self.ask.limit, report)?;
+        if let Some((mask, _)) = self.mask {
+            near.intersect(mask, column, self.ask.limit, report)?;
         }
-        Ok(self.least(kept, Some(&(mask, kept)), report)?.rows)
+        near.list(self.ask.memory, report)
     }
 
-    /// The rows with the least values.
-    fn least(&self, count: u64, mask: Option<&(RowMask, u64)>, report: &mut Report) -> Result<Top> {
+    /// The keys and rows with the least values, in order.
+    fn least(&self, count: u64, report: &mut Report) -> Result<Vec<(KeyBits, u64)>> {
         let column = &self.distances.values;
         let among = Selection {
             column,
-            format: column.format(&self.spec),
-            mask: mask.map(|(mask, kept)| (mask.bits(), *kept)),
+            format: column.format(self.spec),
+            mask: self.mask.map(|(mask, kept)| (mask.bits(), kept)),
             limit: self.ask.limit,
             timed: self.ask.timed,
         };
-        TopSelection { among, least: true }.rows(count, report)
-    }
-
-    fn value(&self, key: KeyBits) -> f32 {
-        self.spec.float(key).map_or(f32::NAN, |value| value as f32)
+        let top = TopSelection { among, least: true }.rows(count, report)?;
+        let mut ranked: Vec<(KeyBits, u64)> = top.keys.into_iter().zip(top.rows).collect();
+        ranked.sort_unstable();
+        Ok(ranked)
     }
 }

@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use datafusion::arrow::compute::SortOptions;
 use datafusion::catalog::Session;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, Result, TableReference};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, LogicalPlan, Sort, SortExpr};
+use datafusion::logical_expr::{Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
@@ -35,8 +36,10 @@ struct LeadDistance {
 }
 
 impl LeadDistance {
-    /// The distance that `by` is, or is the negative of. `None` for other expressions, and for distances that a device cannot rank.
-    fn of(by: &SortExpr, input: &LogicalPlan, pinned: &PinnedInput) -> Option<Self> {
+    /// The distance that rows are sorted by first, or the negative of one. `None` for other expressions, and for distances that a device cannot rank.
+    fn of(sort: &Sort, pinned: &PinnedInput) -> Option<Self> {
+        let (input, further_keys) = (sort.input.as_ref(), sort.expr.len() > 1);
+        let by = sort.expr.first()?;
         let expr = over_table(by.expr.clone(), input)?;
         let (call, is_negative) = match unaliased(&expr) {
             Expr::Negative(inner) => (unaliased(inner), true),
@@ -61,6 +64,7 @@ impl LeadDistance {
             order: Order {
                 farthest: by.asc == is_negative,
                 nulls_first: by.nulls_first,
+                further_keys,
             },
         })
     }
@@ -75,17 +79,14 @@ pub(super) async fn nearest_query(
     timed: bool,
     session: &dyn Session,
 ) -> Result<Option<PinnedQuery>> {
-    let (Some(k), Some(first)) = (sort.fetch, sort.expr.first()) else {
+    let Some(k) = sort.fetch else {
         return Ok(None);
     };
     let input = &sort.input;
     let Some(pinned) = PinnedInput::below(input, session).await? else {
         return Ok(None);
     };
-    let (Some(lead), Some(filter)) = (
-        LeadDistance::of(first, input, &pinned),
-        pinned.filter(None, input),
-    ) else {
+    let (Some(lead), Some(filter)) = (LeadDistance::of(sort, &pinned), pinned.filter(None, input)) else {
         return Ok(None);
     };
     let output = input.schema().columns().into_iter();
@@ -93,7 +94,7 @@ pub(super) async fn nearest_query(
     let Some(output) = output.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
-    let is_plain = |expr: &Expr| !expr.is_volatile() && !has_subquery(expr);
+    let is_plain = |expr: &Expr| !expr.is_volatile() && !has_subquery(expr) && !is_async(expr);
     let all = output.iter().chain(sort.expr.iter().map(|by| &by.expr));
     let Some((fetched, fields)) = fetched(&output, input, &pinned).filter(|_| all.clone().all(is_plain))
     else {
@@ -146,6 +147,13 @@ fn fetched(exprs: &[Expr], input: &LogicalPlan, pinned: &PinnedInput) -> Option<
     let metadata = scan.projected_schema.metadata().clone();
     let schema = DFSchema::new_with_metadata(fields, metadata).ok()?;
     Some((columns, schema))
+}
+
+/// Whether an expression calls a function that only an operator of its own can call.
+fn is_async(expr: &Expr) -> bool {
+    let calls =
+        |part: &Expr| Ok(matches!(part, Expr::ScalarFunction(call) if call.func.as_async().is_some()));
+    expr.exists(calls).unwrap_or(true)
 }
 
 fn lower(expr: &Expr, schema: &DFSchema, session: &dyn Session) -> Result<Arc<dyn PhysicalExpr>> {
