@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, TableReference, internal_err, plan_err};
+use datafusion::common::{DataFusionError, Result, TableReference, exec_err, internal_err, plan_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
@@ -31,8 +31,9 @@ pub(super) async fn load(
     let frame = ctx.table(table.clone()).await?;
     let source = Arc::new(PinnedSource::find(ctx, table.clone()).await?);
     let schema = frame.schema().as_arrow().clone();
-    let all = all_columns(&schema);
-    let columns: Vec<String> = match columns {
+    let mut all = all_columns(&schema);
+    let is_whole_table = columns.is_none();
+    let mut columns: Vec<String> = match columns {
         Some(columns) => {
             check(&table, &schema, columns)?;
             columns.iter().map(|name| (*name).to_owned()).collect()
@@ -80,7 +81,26 @@ pub(super) async fn load(
         let memory = memory.new_empty();
         tasks.spawn(number, target.read(share, memory));
     }
-    let mut parts = tasks.in_order().await?.into_iter();
+    let mut parts = tasks.in_order().await?;
+    let refused = refusals(&parts);
+    if is_whole_table {
+        leave_out(&mut parts, &refused);
+        for (number, refusal) in refused.iter().rev() {
+            let name = columns.remove(*number);
+            let column = all.iter_mut().find(|column| column.name == name);
+            column
+                .into_iter()
+                .for_each(|column| column.left_out = Some(refusal.clone()));
+        }
+        // An error if no column is left.
+        pinnable(&table, &all)?;
+    } else if let Some((number, refusal)) = refused.first() {
+        return exec_err!(
+            "column {} of table {table} cannot be pinned: {refusal}",
+            columns[*number]
+        );
+    }
+    let mut parts = parts.into_iter();
     let mut shares: Vec<Vec<_>> = devices.iter().map(|_| Vec::new()).collect();
     for share in (0..devices.len()).cycle() {
         match parts.next() {
@@ -102,6 +122,25 @@ struct UploadedRows {
     device: Arc<Device>,
     rows: u64,
     columns: Vec<ColumnUpload>,
+}
+
+/// The columns, by number and ascending, that cannot be on a device, each with the reason that a value has shown.
+fn refusals(parts: &[UploadedRows]) -> Vec<(usize, String)> {
+    let count = parts.first().map_or(0, |part| part.columns.len());
+    let refusal = |number: usize| {
+        let refusal = parts.iter().find_map(|part| part.columns[number].refusal())?;
+        Some((number, refusal.to_owned()))
+    };
+    (0..count).filter_map(refusal).collect()
+}
+
+/// Drops these columns.
+fn leave_out(parts: &mut [UploadedRows], refused: &[(usize, String)]) {
+    for part in parts {
+        for (number, _) in refused.iter().rev() {
+            part.columns.remove(*number);
+        }
+    }
 }
 
 /// The columns that are uploaded, and the device that they go to.

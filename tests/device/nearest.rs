@@ -10,7 +10,7 @@ use datafusion_quantiles::kernel::cuda::{
     DeviceColumn, NearestSelection, Neighbour, Report, squared_distance,
 };
 use half::f16;
-use quantiles_testing::{batch, physical_plan, pseudo_random, register, session, set};
+use quantiles_testing::{batch, physical_plan, pseudo_random, register, session, set, texts};
 
 use crate::support::{On, device, pinned, refusal, run, same, tests};
 
@@ -378,13 +378,17 @@ async fn vectors_in_pinned_tables() {
     let item = Arc::new(Field::new_list_field(DataType::Float32, true));
     let holed = Float32Array::from(vec![Some(1.0), Some(2.0), None, Some(3.0)]);
     let holed = FixedSizeListArray::try_new(item, 2, Arc::new(holed), None).unwrap();
-    register(
-        &ctx,
-        "holed",
-        &batch(vec![("v", Arc::new(holed) as ArrayRef)]),
-        1,
-        10,
+    let ids: ArrayRef = Arc::new(Int64Array::from(vec![5, 7]));
+    let columns: Vec<(&str, ArrayRef)> = vec![("v", Arc::new(holed)), ("id", ids)];
+    register(&ctx, "holed", &batch(columns), 1, 10);
+    let error = refusal(&ctx, "PIN TABLE holed (id, v)").await;
+    assert!(
+        error.contains("column v of table datafusion.public.holed cannot be pinned: vector 1 of a batch"),
+        "{error}"
     );
-    let error = refusal(&ctx, "PIN TABLE holed (v)").await;
-    assert!(error.contains("has a component that is NULL"), "{error}");
+    // Of a whole table the others are pinned.
+    let told = texts(&run(&ctx, "PIN TABLE holed").await).join("\n");
+    assert!(told.contains("has a component that is NULL"), "{told}");
+    let plan = physical_plan(&ctx, "SELECT exact_quantiles(id, 0.5) FROM holed").await;
+    assert!(plan.contains("columns=[id]"), "{plan}");
 }

@@ -164,6 +164,8 @@ pub(crate) struct ColumnUpload {
     rows: u64,
     nulls: u64,
     values: Upload,
+    /// Why the column cannot be on a device, once a value has shown it: nothing more is sent then.
+    refusal: Option<String>,
     /// A bitmap of the rows that are not NULL; `None` before the first NULL.
     validity: Option<BooleanBufferBuilder>,
     /// Host memory of the bitmap.
@@ -208,17 +210,17 @@ impl ColumnUpload {
             rows: 0,
             nulls: 0,
             values: Upload::new(device, limit, staging),
+            refusal: None,
             validity: None,
             reservation,
             limit,
         })
     }
 
-    /// Appends the rows of `array`.
+    /// Appends the rows of `array`. A vector with a NULL component gives no error before [`Self::joined`]: see [`Self::refusal`].
     ///
     /// # Errors
-    /// `ResourcesExhausted` if memory of the device or of the pool ends; an execution error for a vector with a NULL component, or if the
-    /// device fails.
+    /// `ResourcesExhausted` if memory of the device or of the pool ends; an execution error if the device fails.
     pub(crate) fn append(&mut self, array: &dyn Array) -> Result<()> {
         if array.data_type() != &self.data_type {
             return internal_err!(
@@ -227,8 +229,14 @@ impl ColumnUpload {
                 array.data_type()
             );
         }
+        if self.spec.is_none() && self.refusal.is_none() {
+            self.refusal = refusal_of(array);
+        }
+        if self.refusal.is_some() {
+            return Ok(());
+        }
         match &self.spec {
-            None => self.push_numbers(components(array)?.as_ref())?,
+            None => self.push_numbers(array.as_fixed_size_list().values().as_ref())?,
             Some(spec) if Some(self.value_bytes) != storage_bytes(&self.data_type) => {
                 self.values.push(spec.raw(array)?.as_slice())?;
             }
@@ -273,6 +281,11 @@ impl ColumnUpload {
         Ok(())
     }
 
+    /// Why the column cannot be on a device; `None` if it can, as far as is known from the values so far.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
     /// The device that the column goes to.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
@@ -299,8 +312,11 @@ impl ColumnUpload {
     /// Ends several uploads of one type and device, and returns their rows as one column.
     ///
     /// # Errors
-    /// As [`Self::append`]; an internal error if there is no upload.
+    /// As [`Self::append`]; an execution error for a [refusal](Self::refusal); an internal error if there is no upload.
     pub(crate) fn joined(parts: Vec<Self>) -> Result<DeviceColumn> {
+        if let Some(refusal) = parts.iter().find_map(Self::refusal) {
+            return exec_err!("a column cannot be pinned: {refusal}");
+        }
         let Some(first) = parts.first() else {
             return internal_err!("a column of no parts");
         };
@@ -348,23 +364,18 @@ impl ColumnUpload {
     }
 }
 
-/// The components of vectors, one vector behind the other.
-///
-/// # Errors
-/// An execution error for a vector with a NULL component. Those under a NULL vector are undefined.
-fn components(vectors: &dyn Array) -> Result<ArrayRef> {
+/// Why vectors cannot be on a device: one has a NULL component. `None` if they can.
+fn refusal_of(vectors: &dyn Array) -> Option<String> {
     let vectors = vectors.as_fixed_size_list();
     let (components, width) = (vectors.values(), vectors.value_length() as usize);
-    if components.null_count() > 0 {
-        let is_whole = |row: usize| {
-            let own = components.slice(row * width, width);
-            vectors.is_null(row) || own.null_count() == 0
-        };
-        if let Some(row) = (0..vectors.len()).find(|row| !is_whole(*row)) {
-            return exec_err!(
-                "vector {row} of a batch has a component that is NULL: a device holds whole vectors, and NULLs"
-            );
-        }
+    if components.null_count() == 0 {
+        return None;
     }
-    Ok(Arc::clone(components))
+    // Those under a NULL vector are undefined.
+    let has_null =
+        |row: &usize| vectors.is_valid(*row) && components.slice(row * width, width).null_count() > 0;
+    let row = (0..vectors.len()).find(has_null)?;
+    Some(format!(
+        "vector {row} of a batch has a component that is NULL, and a device holds whole vectors, and NULLs"
+    ))
 }
