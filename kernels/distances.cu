@@ -197,19 +197,23 @@ __device__ __forceinline__ void near_rows(const Near& near) {
     }
 }
 
-#define DISTANCES(name, Components, Measure)                                                                            \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_##name(const __grid_constant__ Distances ask) {      \
-        write_distances<Components, Measure>(ask);                                                                      \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_##name(const __grid_constant__ Near near) {    \
-        least_of_chunks<Components, Measure>(near);                                                                     \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_##name(const __grid_constant__ Near near) {        \
-        near_rows<Components, Measure>(near);                                                                           \
-    }
-DISTANCES(euclidean_32, Singles, Euclidean)
-DISTANCES(euclidean_16, Halves, Euclidean)
-DISTANCES(cosine_32, Singles, Cosine)
-DISTANCES(cosine_16, Halves, Cosine)
-DISTANCES(product_32, Singles, InnerProduct)
-DISTANCES(product_16, Halves, InnerProduct)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_euclidean_32(const __grid_constant__ Distances ask) { write_distances<Singles, Euclidean>(ask); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_euclidean_16(const __grid_constant__ Distances ask) { write_distances<Halves, Euclidean>(ask); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_cosine_32(const __grid_constant__ Distances ask) { write_distances<Singles, Cosine>(ask); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_cosine_16(const __grid_constant__ Distances ask) { write_distances<Halves, Cosine>(ask); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_product_32(const __grid_constant__ Distances ask) { write_distances<Singles, InnerProduct>(ask); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_product_16(const __grid_constant__ Distances ask) { write_distances<Halves, InnerProduct>(ask); }
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_euclidean_32(const __grid_constant__ Near near) { least_of_chunks<Singles, Euclidean>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_euclidean_16(const __grid_constant__ Near near) { least_of_chunks<Halves, Euclidean>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_cosine_32(const __grid_constant__ Near near) { least_of_chunks<Singles, Cosine>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_cosine_16(const __grid_constant__ Near near) { least_of_chunks<Halves, Cosine>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_product_32(const __grid_constant__ Near near) { least_of_chunks<Singles, InnerProduct>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) vd_least_product_16(const __grid_constant__ Near near) { least_of_chunks<Halves, InnerProduct>(near); }
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_euclidean_32(const __grid_constant__ Near near) { near_rows<Singles, Euclidean>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_euclidean_16(const __grid_constant__ Near near) { near_rows<Halves, Euclidean>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_cosine_32(const __grid_constant__ Near near) { near_rows<Singles, Cosine>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_cosine_16(const __grid_constant__ Near near) { near_rows<Halves, Cosine>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_product_32(const __grid_constant__ Near near) { near_rows<Singles, InnerProduct>(near); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32) vd_near_product_16(const __grid_constant__ Near near) { near_rows<Halves, InnerProduct>(near); }
