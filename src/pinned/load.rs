@@ -7,7 +7,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, TableReference, exec_err, internal_err, plan_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
-use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream_partitioned};
 use datafusion::prelude::{Expr, SessionContext};
 
 use super::columns::{PinnedColumn, all_columns, check, pinnable};
@@ -54,6 +54,37 @@ pub(super) async fn load(
         .iter()
         .map(|field| field.data_type().clone())
         .collect();
+    let (devices, mut parts) = upload(ctx, plan, types, devices, limit).await?;
+    let refused = refusals(&parts);
+    if is_whole_table {
+        leave_out(&mut parts, &refused);
+        for (number, refusal) in refused.iter().rev() {
+            let name = columns.remove(*number);
+            let column = all.iter_mut().find(|column| column.name == name);
+            column
+                .into_iter()
+                .for_each(|column| column.left_out = Some(refusal.clone()));
+        }
+        // An error if no column is left.
+        pinnable(&table, &all)?;
+    } else if let Some((number, refusal)) = refused.first() {
+        return exec_err!(
+            "column {} of table {table} cannot be pinned: {refusal}",
+            columns[*number]
+        );
+    }
+    let shares = shares(devices.len(), parts).await?;
+    Ok((PinnedTable::try_new(source, columns, shares)?, all))
+}
+
+/// Uploads the rows of a plan, partition by partition, to all devices in turn. Returns the devices, and what went to them.
+async fn upload(
+    ctx: &SessionContext,
+    plan: Arc<dyn ExecutionPlan>,
+    types: Vec<DataType>,
+    devices: Devices,
+    limit: Option<u64>,
+) -> Result<(Vec<Arc<Device>>, Vec<UploadedRows>)> {
     let task = ctx.task_ctx();
     let shards = task.session_config().target_partitions().max(1);
     let memory = MemoryConsumer::new("PIN TABLE").register(task.memory_pool());
@@ -81,40 +112,21 @@ pub(super) async fn load(
         let memory = memory.new_empty();
         tasks.spawn(number, target.read(share, memory));
     }
-    let mut parts = tasks.in_order().await?;
-    let refused = refusals(&parts);
-    if is_whole_table {
-        leave_out(&mut parts, &refused);
-        for (number, refusal) in refused.iter().rev() {
-            let name = columns.remove(*number);
-            let column = all.iter_mut().find(|column| column.name == name);
-            column
-                .into_iter()
-                .for_each(|column| column.left_out = Some(refusal.clone()));
-        }
-        // An error if no column is left.
-        pinnable(&table, &all)?;
-    } else if let Some((number, refusal)) = refused.first() {
-        return exec_err!(
-            "column {} of table {table} cannot be pinned: {refusal}",
-            columns[*number]
-        );
-    }
-    let mut parts = parts.into_iter();
-    let mut shares: Vec<Vec<_>> = devices.iter().map(|_| Vec::new()).collect();
-    for share in (0..devices.len()).cycle() {
-        match parts.next() {
-            Some(part) => shares[share].push(part),
-            None => break,
-        }
+    Ok((devices, tasks.in_order().await?))
+}
+
+/// The shares of so many devices, to which the parts went in turn; only of those that have a part.
+async fn shares(devices: usize, parts: Vec<UploadedRows>) -> Result<Vec<PinnedShare>> {
+    let mut shares: Vec<Vec<_>> = (0..devices).map(|_| Vec::new()).collect();
+    for (number, part) in parts.into_iter().enumerate() {
+        shares[number % devices].push(part);
     }
     let joined = SpawnedTask::spawn_blocking(move || {
         let shares = shares.into_iter().filter(|parts| !parts.is_empty());
         shares.map(join).collect::<Result<Vec<_>>>()
     });
     let shares = joined.join().await;
-    let shares = shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
-    Ok((PinnedTable::try_new(source, columns, shares)?, all))
+    shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
 }
 
 /// Rows of some partitions on their way to a device.

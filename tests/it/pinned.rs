@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, FixedSizeListArray, Float64Array, Int64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Float32Type, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, Float64Type, TimeUnit};
 use datafusion::common::DataFusionError;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
@@ -167,11 +167,11 @@ async fn without_pinned_tables() {
     }
 }
 
-/// A session is not needed for points; this one shows that they are apart from its pinned tables.
+/// A device ranks vectors of 16 and 32 bits a component.
 #[tokio::test]
-async fn points_cannot_be_pinned() {
+async fn vectors_of_doubles_cannot_be_pinned() {
     let ctx = session(1);
-    let points = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>([Some([Some(0.0); 2]); 2], 2);
+    let points = FixedSizeListArray::from_iter_primitive::<Float64Type, _, _>([Some([Some(0.0); 2]); 2], 2);
     let rows = batch(vec![("p", Arc::new(points) as ArrayRef)]);
     register(&ctx, "t", &rows, 1, 10);
     let error = pin_table(&ctx, "t", &["p"]).await.unwrap_err();
