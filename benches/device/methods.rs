@@ -1,7 +1,7 @@
 //! Methods for the best rows of groups, without SQL.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt16Array, UInt32Array};
 use datafusion::arrow::datatypes::DataType;
@@ -9,7 +9,6 @@ use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, TopMethod
 
 use crate::selection::best;
 use crate::tables::{Data, PARTITIONS, array};
-use crate::timing::RUNS;
 
 /// Best rows of groups by both methods. The choice between them is made from these times.
 pub(crate) fn ways_to_best_rows_of_groups() {
