@@ -47,9 +47,9 @@ __device__ __forceinline__ void nearest_rows(const Nearest& nearest) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) nr_rows_32(const __grid_constant__ Nearest nearest) { nearest_rows<1, 2>(nearest); }
-extern "C" __global__ void __launch_bounds__(WARPS * 32) nr_rows_128(const __grid_constant__ Nearest nearest) { nearest_rows<4, 3>(nearest); }
-extern "C" __global__ void __launch_bounds__(WARPS * 32) nr_rows_256(const __grid_constant__ Nearest nearest) { nearest_rows<8, 4>(nearest); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) nr_rows_32(const __grid_constant__ Nearest nearest) { nearest_rows<1, 2>(nearest); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) nr_rows_128(const __grid_constant__ Nearest nearest) { nearest_rows<4, 3>(nearest); }
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 4) nr_rows_256(const __grid_constant__ Nearest nearest) { nearest_rows<8, 4>(nearest); }
 extern "C" __global__ void __launch_bounds__(WARPS * 32) nr_rows_1024(const __grid_constant__ Nearest nearest) { nearest_rows<32, 8>(nearest); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) nr_finish(const __grid_constant__ Nearest nearest) {
