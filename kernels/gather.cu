@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ga_values(const __grid_con
     }
 }
 
-// The same for values of any even width, such as vectors: a warp copies a value.
+// Copies values of any even width, such as vectors, in place of those of ga_values: a warp for each value.
 extern "C" __global__ void __launch_bounds__(THREADS) ga_wide_values(const __grid_constant__ Gather gather) {
     const u64 warps = u64(gridDim.x) * (THREADS / 32);
     for (u64 i = u64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32; i < gather.count; i += warps) {

@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::table::PinnedTable;
 use crate::kernel::cuda::source::ColumnFormat;
-use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
+use crate::kernel::cuda::{DeviceColumn, Gather, Predicate, Report, RowMask, Selection};
 
 /// A pinned column with a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,23 @@ impl<'a> OnDevice<'a> {
 
     pub(super) fn column(&self, index: usize) -> &'a DeviceColumn {
         self.table.column(index)
+    }
+
+    /// The values of rows of the first device in pinned columns, as a batch of this schema.
+    pub(super) fn fetch(
+        &mut self,
+        rows: &[u64],
+        columns: &[usize],
+        schema: &SchemaRef,
+    ) -> Result<RecordBatch> {
+        let device = &self.table.first().device;
+        let gather = Gather::try_new(device, rows, self.limit, self.timed, &mut self.report)?;
+        let columns = columns.iter().map(|index| {
+            let column = self.table.column(*index);
+            gather.values(column, &mut self.report)
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        batch_of(schema, columns, rows.len())
     }
 
     /// A selection in the rows of a column, or only in those of `mask`, which comes with the number of its rows that have a value.

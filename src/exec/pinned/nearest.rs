@@ -13,7 +13,7 @@ use super::calls::{OnDevice, PinnedCalls, batch_of, distinct};
 use super::table::PinnedTable;
 use super::topk::{ROW_BYTES, value_bytes};
 use crate::kernel::cpu::distance::Measure;
-use crate::kernel::cuda::{Gather, NearRows, Order, Predicate};
+use crate::kernel::cuda::{NearRows, Order, Predicate};
 
 /// The first rows of a table in an order that begins with the distance of a vector from a query.
 ///
@@ -56,18 +56,6 @@ impl PinnedNearest {
         near.rows(self.measure, &self.query, self.k as u64, &mut on.report)
     }
 
-    /// The values of rows in the columns that are fetched.
-    fn fetch(&self, rows: &[u64], on: &mut OnDevice<'_>) -> Result<RecordBatch> {
-        let device = &on.table.first().device;
-        let gather = Gather::try_new(device, rows, on.limit, on.timed, &mut on.report)?;
-        let columns = self.fetched.iter().map(|index| {
-            let column = on.table.column(*index);
-            gather.values(column, &mut on.report)
-        });
-        let columns = columns.collect::<Result<Vec<_>>>()?;
-        batch_of(&self.fetched_schema, columns, rows.len())
-    }
-
     /// The first rows of an answer, in order. DataFusion's sort of a batch compares the columns of two rows through pointers, which took most of
     /// the time of a query for 1000 rows.
     fn first(&self, answer: &RecordBatch) -> Result<RecordBatch> {
@@ -100,7 +88,7 @@ impl PinnedCalls for PinnedNearest {
         let rows = self.rows(on)?;
         on.memory
             .try_resize(self.bytes_of(rows.len(), on.table).max(on.memory.size()))?;
-        let fetched = self.fetch(&rows, on)?;
+        let fetched = on.fetch(&rows, &self.fetched, &self.fetched_schema)?;
         let columns = self.output.iter().map(|expr| {
             let value = expr.evaluate(&fetched)?;
             value.into_array(rows.len())

@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 
-use super::calls::{FilteredColumn, OnDevice, PinnedCalls, batch_of, distinct};
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use super::table::PinnedTable;
 use crate::exec::operator::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
@@ -218,13 +218,7 @@ impl PinnedCalls for PinnedRows {
             }
         });
         let rows: Vec<u64> = ordered.into_iter().map(|(_, row)| row).collect();
-        let gather = Gather::try_new(column.device(), &rows, on.limit, on.timed, &mut on.report)?;
-        let columns = self.columns.iter().map(|index| {
-            let column = on.column(*index);
-            gather.values(column, &mut on.report)
-        });
-        let columns = columns.collect::<Result<Vec<_>>>()?;
-        Ok(vec![batch_of(schema, columns, rows.len())?])
+        Ok(vec![on.fetch(&rows, &self.columns, schema)?])
     }
 
     fn columns(&self) -> Vec<usize> {

@@ -40,7 +40,7 @@ kernel_argument! {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Point<'a> {
     pub(super) measure: Measure,
-    /// As many components as the vectors have.
+    /// The components of the point, as many as those of a vector.
     pub(super) components: &'a [f32],
     /// The root of the sum of squares of the components.
     pub(super) size: f32,
