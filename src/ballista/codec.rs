@@ -204,7 +204,7 @@ mod tests {
     use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
 
     use super::*;
-    use crate::exec::{BoundaryExec, BranchExec};
+    use crate::exec::{BoundaryExec, BranchExec, GiveWayExec};
     use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
     pub(super) async fn planned(sql: &str) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
@@ -297,6 +297,7 @@ mod tests {
             branch,
             Arc::new(BoundaryExec::try_new(Arc::clone(&input), vec![key]).unwrap()),
             Arc::new(BoundaryExec::try_new(Arc::clone(&input), Vec::new()).unwrap()),
+            Arc::new(GiveWayExec::try_new(Arc::clone(&input)).unwrap()),
         ] {
             let mut bytes = Vec::new();
             codec

@@ -62,6 +62,7 @@ pub(crate) use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
 pub use boundary::{BoundaryExec, BranchExec};
 pub(crate) use files::{file_scan, stored_bytes, with_file_scans};
+pub use give_way::GiveWayExec;
 pub use grouped::GroupedQuantilesExec;
 pub use grouped_topk::GroupedTopKExec;
 pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

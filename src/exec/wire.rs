@@ -6,6 +6,7 @@
 //! order:                expression | descending | nulls first, of each
 //! branch of a union:    BRANCH
 //! boundary:             BOUNDARY | keys
+//! pauses of a join:     GIVE_WAY
 //! ```
 //! The schema is that of the answer, without the column of row numbers that a partial step adds. Expressions are written by the codec
 //! of the plan that the operator is part of.
@@ -20,8 +21,8 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::staged::wire::{put_schema, read_schema};
 use super::{
-    Answer, BoundaryExec, BranchExec, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy, SortLimitExec,
-    TopKSpec,
+    Answer, BoundaryExec, BranchExec, GiveWayExec, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy,
+    SortLimitExec, TopKSpec,
 };
 use crate::key::SortColumn;
 use crate::wire::{Reader, put};
@@ -31,6 +32,7 @@ const SORT_LIMIT: u8 = 64;
 const GROUPED_TOPK: u8 = 65;
 const BRANCH: u8 = 66;
 const BOUNDARY: u8 = 67;
+const GIVE_WAY: u8 = 68;
 
 /// Codec of physical expressions.
 pub(crate) trait ExprCodec {
@@ -58,6 +60,8 @@ pub(crate) fn put_operator(
 ) -> Result<bool> {
     if plan.is::<BranchExec>() {
         out.push(BRANCH);
+    } else if plan.is::<GiveWayExec>() {
+        out.push(GIVE_WAY);
     } else if let Some(boundary) = plan.downcast_ref::<BoundaryExec>() {
         out.push(BOUNDARY);
         put_list(boundary.keys(), out, |key, out| put_expr(key, out, exprs))?;
@@ -141,11 +145,12 @@ pub(crate) fn read_operator(
     exprs: &dyn ExprCodec,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let kind = match input.peek() {
-        Some(kind @ (SORT_LIMIT | GROUPED_TOPK | BRANCH | BOUNDARY)) => kind,
+        Some(kind @ (SORT_LIMIT | GROUPED_TOPK | BRANCH | BOUNDARY | GIVE_WAY)) => kind,
         _ => return Ok(None),
     };
     input.byte("kind of node")?;
     Ok(Some(match (kind, inputs) {
+        (GIVE_WAY, [child]) => Arc::new(GiveWayExec::try_new(Arc::clone(child))?),
         (BRANCH, [branch, slots]) => Arc::new(BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?),
         (SORT_LIMIT | GROUPED_TOPK | BOUNDARY, [child]) => {
             let reader = OperatorReader {

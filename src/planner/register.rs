@@ -17,7 +17,7 @@ use super::client::ClientPlanner;
 use super::fresh_names::{FRESH_NAMES, FreshNamesRule};
 use super::nearest_table::{NEAREST, NearestTable};
 use super::{
-    CheckQuantiles, FloatStatisticsRule, MovingQuantilesRule, NearestJoinRule, QuantilesPlanner,
+    CheckQuantiles, FloatStatisticsRule, GiveWayRule, MovingQuantilesRule, NearestJoinRule, QuantilesPlanner,
     SortLimitRule,
 };
 use crate::config::QuantilesOptions;
@@ -72,6 +72,7 @@ fn is_registered(state: &SessionState) -> bool {
 /// The physical optimizer rules that a session with this planner has and that are not among `rules`.
 fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
     let floats: SharedRule = Arc::new(FloatStatisticsRule);
+    let joins: SharedRule = Arc::new(GiveWayRule);
     let ours = match origin {
         Origin::DataFusion | Origin::Ours | Origin::Wrapping => {
             vec![
@@ -79,9 +80,11 @@ fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
                 Arc::new(MovingQuantilesRule),
                 Arc::new(NearestJoinRule),
                 Arc::new(SortLimitRule),
+                joins,
             ]
         }
-        Origin::Staged | Origin::Foreign => vec![floats],
+        Origin::Staged => vec![floats, joins],
+        Origin::Foreign => vec![floats],
         Origin::Remote { .. } => Vec::new(),
     };
     let is_lacking = |ours: &SharedRule| !rules.iter().any(|rule| rule.name() == ours.name());

@@ -27,10 +27,9 @@ fn a_terminal_shows_the_tasks_of_a_cluster() {
     use crate::support::terminal::{Piped, Terminal};
 
     let folder = tempfile::tempdir().unwrap();
-    let table = write_parquet(folder.path(), "t", &rows(30_000, 3), 3);
+    let table = write_parquet(folder.path(), "t", &rows(200_000, 3), 3);
     let files = format!("'{}/*.parquet'", table.display());
-    // Goes on for many seconds, but not for ever: executors notice late that a join of two tables in memory is not wanted any more, and
-    // other tests wait for their tasks.
+    // Goes on for many minutes if it is not stopped; other tests wait for its tasks.
     let sql = format!("SELECT count(*) FROM {files} a, {files} b WHERE a.x + b.x > 7");
     let args = ["sql", "--cluster", &SHARED.url, "--format", "csv", "-c", &sql];
     let terminal = Terminal::start(
