@@ -16,8 +16,8 @@ use datafusion::prelude::SessionConfig;
 /// reserves nothing for what it decodes.
 const BATCHES_BYTES: usize = 32 << 20;
 
-/// Bytes of a row that is long.
-const WIDE_ROW_BYTES: usize = 8 << 10;
+/// Bytes of a row that is long. Rows of unknown length are taken for such.
+pub(crate) const WIDE_ROW_BYTES: usize = 8 << 10;
 
 /// Fewest and most rows of a batch with a memory limit; the most are DataFusion's default.
 const BATCH_ROWS: RangeInclusive<usize> = 512..=8192;
@@ -59,7 +59,7 @@ impl SessionLimits {
         if let Some(limit) = self.memory
             && std::env::var_os("DATAFUSION_EXECUTION_BATCH_SIZE").is_none()
         {
-            let rows = batch_rows(limit, config.target_partitions());
+            let rows = batch_rows(limit, config.target_partitions(), WIDE_ROW_BYTES);
             config = config.with_batch_size(rows);
         }
         Ok(config)
@@ -84,10 +84,10 @@ impl SessionLimits {
     }
 }
 
-/// Rows of a batch where queries may hold `limit` bytes.
-fn batch_rows(limit: usize, partitions: usize) -> usize {
+/// Rows of a batch where queries may hold `limit` bytes and rows have `row_bytes`.
+pub(crate) fn batch_rows(limit: usize, partitions: usize, row_bytes: usize) -> usize {
     let bytes = BATCHES_BYTES.max(limit / 32).min(limit / 4);
-    let rows = bytes / WIDE_ROW_BYTES / partitions.max(1);
+    let rows = bytes / row_bytes.max(1) / partitions.max(1);
     rows.clamp(*BATCH_ROWS.start(), *BATCH_ROWS.end())
 }
 
@@ -109,12 +109,16 @@ mod tests {
 
     #[test]
     fn batches_of_all_partitions_are_small_beside_the_limit() {
-        assert_eq!(batch_rows(16 << 20, 2), 512);
-        assert_eq!(batch_rows(64 << 20, 2), 1024);
-        assert_eq!(batch_rows(256 << 20, 2), 2048);
-        assert_eq!(batch_rows(1 << 30, 16), 512);
-        assert_eq!(batch_rows(1 << 30, 2), 2048);
-        assert_eq!(batch_rows(64 << 30, 16), 8192);
-        assert_eq!(batch_rows(1, 0), 512);
+        assert_eq!(batch_rows(16 << 20, 2, WIDE_ROW_BYTES), 512);
+        assert_eq!(batch_rows(64 << 20, 2, WIDE_ROW_BYTES), 1024);
+        assert_eq!(batch_rows(256 << 20, 2, WIDE_ROW_BYTES), 2048);
+        assert_eq!(batch_rows(1 << 30, 16, WIDE_ROW_BYTES), 512);
+        assert_eq!(batch_rows(1 << 30, 2, WIDE_ROW_BYTES), 2048);
+        assert_eq!(batch_rows(64 << 30, 16, WIDE_ROW_BYTES), 8192);
+        assert_eq!(batch_rows(1, 0, WIDE_ROW_BYTES), 512);
+        // Short rows.
+        assert_eq!(batch_rows(200 << 20, 16, 16), 8192);
+        assert_eq!(batch_rows(16 << 20, 2, 0), 8192);
+        assert_eq!(batch_rows(16 << 20, 16, 64), 4096);
     }
 }

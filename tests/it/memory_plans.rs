@@ -1,5 +1,6 @@
 //! Plans of sessions whose memory has a limit: operators of ours in the place of those of DataFusion's that reserve nothing.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
@@ -7,8 +8,12 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::DataFusionError;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, UnboundedMemoryPool};
 use datafusion::prelude::*;
+use datafusion_quantiles::session::SessionLimits;
 use tempfile::TempDir;
 
 use quantiles_testing::*;
@@ -282,4 +287,67 @@ async fn aggregations_of_a_limited_session_that_keep_rows_are_hosted() {
         assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
     }
     assert_nothing_left(&limited, folder.path(), "groups");
+}
+
+/// Rows of a batch that the only scan of a query is planned with; `None`: the session's.
+async fn scan_batch(ctx: &SessionContext, sql: &str) -> Option<usize> {
+    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let mut found = Vec::new();
+    plan.apply(|node| {
+        let source = node.downcast_ref::<DataSourceExec>();
+        let scan = source.and_then(|source| source.data_source().downcast_ref::<FileScanConfig>());
+        found.extend(scan.map(|scan| scan.batch_size));
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .unwrap();
+    assert_eq!(found.len(), 1, "{sql}");
+    found[0]
+}
+
+/// Under a memory limit a scan of short rows reads batches of DataFusion's length, and one of rows that are long, may become long or are of
+/// unknown length the session's, which are short.
+#[tokio::test]
+async fn scans_of_short_rows_read_long_batches() {
+    let folder = TempDir::new().unwrap();
+    let limits = SessionLimits {
+        memory: Some(200 << 20),
+        partitions: NonZeroUsize::new(16),
+        spill_dir: None,
+    };
+    let new = || {
+        let ctx = SessionContext::new_with_config_rt(limits.config().unwrap(), limits.runtime().unwrap());
+        datafusion_quantiles::register_all(&ctx).unwrap();
+        ctx
+    };
+    let ctx = new();
+    let file = folder.path().join("t.parquet").display().to_string();
+    let write = format!(
+        "COPY (SELECT value AS x, value % 7 AS g, CAST(value AS VARCHAR) AS name, repeat('ab', 2500 + CAST(value % 3 AS INT)) AS long, [value] AS list \
+         FROM range(2000)) TO '{file}'"
+    );
+    query(&ctx, &write).await.unwrap();
+    let create = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{file}'");
+    query(&ctx, &create).await.unwrap();
+    let short = [
+        "SELECT g, exact_quantiles(x, 0.5) FROM t GROUP BY g",
+        "SELECT max(name) FROM t WHERE x > 7",
+        "SELECT name FROM t WHERE length(name) > 2 ORDER BY name",
+    ];
+    for sql in short {
+        assert_eq!(scan_batch(&ctx, sql).await, Some(8192), "{sql}");
+    }
+    for sql in [
+        "SELECT max(long) FROM t",
+        "SELECT max(x) FROM t WHERE long > 'b'",
+        "SELECT max(list) FROM t",
+        "SELECT max(repeat(name, 1000)) FROM t",
+        "SELECT max(name || name) FROM t",
+    ] {
+        assert_eq!(scan_batch(&ctx, sql).await, None, "{sql}");
+    }
+    // A choice of the user stays.
+    query(&ctx, "SET datafusion.execution.batch_size = 300")
+        .await
+        .unwrap();
+    assert_eq!(scan_batch(&ctx, short[0]).await, None);
 }
