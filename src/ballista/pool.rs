@@ -1,7 +1,7 @@
 //! Connections between executors, kept while they are idle.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -10,6 +10,8 @@ use ballista_core::client_pool::{BallistaClientPool, PooledClient};
 use ballista_core::error::Result;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::utils::GrpcClientConfig;
+
+use crate::threads::locked;
 
 /// Host and port of a connection, and its configuration.
 type Target = (String, u16, GrpcClientConfig);
@@ -43,7 +45,7 @@ impl Pool {
 
     /// Calls `act` with the idle connections, after those that were idle for too long are closed.
     fn with_idle<T>(&self, act: impl FnOnce(&mut Idle) -> T) -> T {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = locked(&self.idle);
         idle.retain(|_, clients| {
             clients.retain(|(_, since)| since.elapsed() < self.patience);
             !clients.is_empty()

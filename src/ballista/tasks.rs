@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +26,7 @@ use futures::future::{Either, select};
 use tonic::{Request, Response, Status};
 
 use super::pool::Pool;
+use crate::threads::locked;
 
 /// The id of a job, the number of a stage in it, and the number of a task in the stage.
 type TaskKey = (String, usize, usize);
@@ -39,7 +40,7 @@ pub(super) struct Tasks {
 impl Tasks {
     /// Calls `act` with the running tasks.
     fn with<T>(&self, act: impl FnOnce(&mut HashMap<TaskKey, Sender<()>>) -> T) -> T {
-        act(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut locked(&self.running))
     }
 
     /// Adds a running task until the returned [`Running`] is dropped. The receiver resolves when the task is cancelled.

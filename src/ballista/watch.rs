@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
@@ -16,6 +16,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::identity::Identity;
 use super::job::{is_of_a_cluster, job_of};
 use super::scheduler::{Refusal, Scheduler, Stages};
+use crate::threads::locked;
 
 /// Time between two questions to the scheduler.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -89,7 +90,7 @@ impl Watch {
     /// The tasks of the statement that [`Self::run`] watches, as the scheduler reported them at most a few seconds ago; `None` before its
     /// first report.
     pub fn tasks(&self) -> Option<TaskCounts> {
-        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.tasks)
     }
 
     /// Checks that all executors of the start are still there. A scheduler that does not answer is asked again for 25 seconds.
@@ -232,7 +233,7 @@ impl Watch {
         let now = self.scheduler.stages(job).await;
         if let Ok(stages) = &now {
             let (done, running) = (stages.done, stages.running);
-            *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = Some(TaskCounts { done, running });
+            *locked(&self.tasks) = Some(TaskCounts { done, running });
         }
         if now.as_ref().is_ok_and(|stages| stages.stages > MOST_STAGES) {
             return exec_err!(

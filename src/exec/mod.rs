@@ -25,6 +25,7 @@ mod group_engine;
 mod grouped;
 mod grouped_topk;
 mod kept_views;
+mod long_batches;
 mod mode;
 mod moving;
 mod nearest_join;

@@ -26,6 +26,8 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 
+use super::long_batches::{executed, reading_context};
+
 /// What one kind of operator does: the whole of an operator except its inputs and its metrics. The defaults fit an operator of one
 /// input that takes any number of partitions, with rows in any order.
 pub trait Work: Debug + Send + Sync + Sized + 'static {
@@ -114,6 +116,7 @@ pub struct Execution<'a> {
     name: &'static str,
     pub(crate) inputs: &'a [Arc<dyn ExecutionPlan>],
     properties: &'a PlanProperties,
+    expressions: Vec<Arc<dyn PhysicalExpr>>,
     pub(crate) partition: usize,
     pub(crate) context: Arc<TaskContext>,
     pub(crate) metrics: &'a ExecutionPlanMetricsSet,
@@ -133,15 +136,17 @@ impl Execution<'_> {
         self.inputs[0].execute(self.partition, Arc::clone(&self.context))
     }
 
-    /// The rows of all partitions of the first input, one stream each.
+    /// The rows of all partitions of the first input, one stream each, for an operator that does not pass batches on.
     ///
     /// # Errors
     /// The input's.
     pub(crate) fn partitions(&self) -> Result<Vec<SendableRecordBatchStream>> {
-        let partitions = 0..self.inputs[0].output_partitioning().partition_count();
-        partitions
-            .map(|partition| self.inputs[0].execute(partition, Arc::clone(&self.context)))
-            .collect()
+        executed(&self.inputs[0], &self.reading_context())
+    }
+
+    /// The context in which the first input is read where its batches are not passed on.
+    pub(crate) fn reading_context(&self) -> Arc<TaskContext> {
+        reading_context(&self.inputs[0], &self.expressions, &self.context)
     }
 
     /// A reservation in the task's memory pool, in the operator's name. It is not registered as a consumer that can spill: a fair
@@ -342,6 +347,7 @@ impl<W: Work> ExecutionPlan for Operator<W> {
             name: self.work.name(),
             inputs: &self.inputs,
             properties: &self.properties,
+            expressions: self.work.expressions(),
             partition,
             context,
             metrics: &self.metrics,

@@ -133,7 +133,7 @@ impl QuantilesWork {
         if self.strategy != StrategyName::Auto || allowed == ReadAgain::Never {
             return None;
         }
-        RereadableInput::of(&on.inputs[0], &on.context, allowed)
+        RereadableInput::of(&on.inputs[0], &on.reading_context(), allowed)
     }
 }
 

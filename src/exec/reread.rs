@@ -26,6 +26,7 @@ use datafusion::physical_plan::{
 };
 
 use super::extents::{Extents, are_trusted};
+use super::long_batches::executed;
 #[cfg(feature = "parquet")]
 use super::row_source::RowSource;
 #[cfg(feature = "parquet")]
@@ -234,7 +235,7 @@ impl RereadableInput {
     /// # Errors
     /// DataFusion's.
     pub(super) fn read(&self) -> Result<Vec<SendableRecordBatchStream>> {
-        self.executed(&reset_plan_states(Arc::clone(&self.plan))?)
+        executed(&reset_plan_states(Arc::clone(&self.plan))?, &self.context)
     }
 
     /// Reads the rows in these ascending ranges of positions of the scan.
@@ -246,7 +247,7 @@ impl RereadableInput {
             return Ok(vec![Box::pin(EmptyRecordBatchStream::new(self.plan.schema()))]);
         }
         let threads = self.context.session_config().target_partitions();
-        self.executed(&of_positions(&self.plan, ranges, threads)?)
+        executed(&of_positions(&self.plan, ranges, threads)?, &self.context)
     }
 
     /// What statistics say of the values of `argument`, a column of the input. `None` if it is computed or filtered, or its source keeps no
@@ -283,13 +284,6 @@ impl RereadableInput {
             },
             _ => Ok(None),
         }
-    }
-
-    fn executed(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<SendableRecordBatchStream>> {
-        let partitions = 0..plan.output_partitioning().partition_count();
-        partitions
-            .map(|partition| plan.execute(partition, Arc::clone(&self.context)))
-            .collect()
     }
 }
 

@@ -7,13 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use memmap2::MmapMut;
 use sysinfo::System;
+
+use crate::threads::locked;
 
 /// Least bytes of a piece that is in huge pages and is kept. Neighbouring pieces share a huge page of 2 MiB.
 const LEAST_KEPT_BYTES: usize = 512 << 10;
@@ -75,7 +77,7 @@ impl FreePages {
 
     fn lock(&self) -> MutexGuard<'_, KeptPages> {
         // No critical section panics half-way.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.kept)
     }
 
     /// Takes pages of at least `bytes` bytes, and at most a quarter more.

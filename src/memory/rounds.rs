@@ -1,10 +1,12 @@
 //! Memory that rounds work in. It is reserved in the session's pool, as the keys are. Where the pool has a limit, it is
 //! set aside before the rounds begin, so that they do not fail half-way because keys have taken it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use datafusion::common::{Result, resources_err};
 use datafusion::execution::memory_pool::MemoryReservation;
+
+use crate::threads::locked;
 
 /// Memory that several shards on several threads work in.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl RoundMemory {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // The numbers change only after everything that can fail.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Sets `bytes` bytes aside for later, in place of those that were set aside before.

@@ -1,7 +1,7 @@
 //! The compilation of kernels before queries need them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::datatypes::{DataType, Field, TimeUnit};
 use datafusion::common::{DataFusionError, Result, plan_err};
@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::config::DeviceChoice;
 use crate::kernel::cuda::{Device, Devices, likely_programs};
+use crate::threads::locked;
 
 /// A type for each way in which values lie in device memory, but for vectors.
 const TYPES: [DataType; 14] = [
@@ -86,7 +87,7 @@ fn compilers(
     let waiting = Arc::new(Mutex::new(waiting));
     let start = |_| {
         let waiting = Arc::clone(&waiting);
-        let next = move || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let next = move || locked(&waiting).pop_front();
         tokio::spawn(async move {
             while let Some((device, program)) = next() {
                 // The runtime, when it ends, waits for one compilation, and drops the rest.

@@ -24,7 +24,9 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 
 use crate::exec::GiveWayExec;
 
-/// Puts a [`GiveWayExec`] above each join of DataFusion's, and below a nested loop join, which may read many batches before it gives one.
+/// Puts a [`GiveWayExec`] above each join of DataFusion's, and below one with a condition, which may read many batches before it gives one.
+///
+/// Between two pauses such a join looks at the pairs of one batch: of 8192 rows and a million held in memory that can take a minute.
 ///
 /// It belongs at the end of a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it.
 #[derive(Debug, Default)]
@@ -48,32 +50,40 @@ impl PhysicalOptimizerRule for GiveWayRule {
     }
 }
 
-/// The plan with a [`GiveWayExec`] above each input that needs one. The root needs none: who reads it may stop after any batch.
+/// The plan with a [`GiveWayExec`] above it if it is a join, and above its second input if it may find no rows in many batches.
 fn with_pauses(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     if plan.is::<GiveWayExec>() {
+        // The rule ran before: one of two is enough.
+        let input = Arc::clone(plan.children()[0]);
+        return Ok(match input.is::<GiveWayExec>() {
+            true => Transformed::yes(input),
+            false => Transformed::no(plan),
+        });
+    }
+    if !is_join(plan.as_ref()) {
         return Ok(Transformed::no(plan));
     }
-    let is_nested_loop = plan.is::<NestedLoopJoinExec>();
-    let mut is_changed = false;
-    let pause = |(index, input): (usize, &Arc<dyn ExecutionPlan>)| {
-        let is_streamed = is_nested_loop && index == 1 && !input.is::<GiveWayExec>();
-        if !is_join(input.as_ref()) && !is_streamed {
-            return Ok(Arc::clone(input));
+    let filters = plan.is::<NestedLoopJoinExec>() || has_filter(plan.as_ref());
+    let mut inputs: Vec<_> = plan.children().into_iter().map(Arc::clone).collect();
+    let second = inputs.get_mut(1);
+    let join = match second.filter(|input| filters && !input.is::<GiveWayExec>()) {
+        Some(input) => {
+            *input = Arc::new(GiveWayExec::try_new(Arc::clone(input))?);
+            let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+            plan.replace_children(inputs, options)?
         }
-        is_changed = true;
-        Ok(Arc::new(GiveWayExec::try_new(Arc::clone(input))?) as Arc<dyn ExecutionPlan>)
+        None => plan,
     };
-    let inputs: Vec<_> = plan
-        .children()
-        .into_iter()
-        .enumerate()
-        .map(pause)
-        .collect::<Result<_>>()?;
-    if !is_changed {
-        return Ok(Transformed::no(plan));
-    }
-    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-    Ok(Transformed::yes(plan.replace_children(inputs, options)?))
+    Ok(Transformed::yes(Arc::new(GiveWayExec::try_new(join)?)))
+}
+
+/// Whether a join by keys has a further condition, by which it may drop all pairs that it finds.
+fn has_filter(join: &dyn ExecutionPlan) -> bool {
+    let by_hash = join.downcast_ref::<HashJoinExec>().and_then(HashJoinExec::filter);
+    let by_order = join
+        .downcast_ref::<SortMergeJoinExec>()
+        .map(SortMergeJoinExec::filter);
+    by_hash.is_some() || by_order.is_some_and(Option::is_some)
 }
 
 /// Whether a plan is a join that can give more batches than it reads.

@@ -12,8 +12,7 @@
 //!   AggregateExec: mode=Partial, aggr=[array_agg(x), ..]
 //! ```
 //! The partial states of `array_agg` are all its values. The partial step passes them on, and nobody reserves memory
-//! for them until the final step has taken them in. Sorts are changed by the rule of [`sorts`](super::sorts), and scans of short rows by
-//! that of `scan_batches`.
+//! for them until the final step has taken them in. Sorts are changed by the rule of [`sorts`](super::sorts).
 
 use std::sync::Arc;
 
@@ -33,8 +32,6 @@ use datafusion::physical_plan::{
 };
 
 use super::call_spec::aggregate_call;
-#[cfg(feature = "parquet")]
-use super::scan_batches::{ScanBatchesRule, has_limited_batches};
 use super::sorts::{SpillingSortsRule, is_large};
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, KeptViewsExec, PlainAggregate, ReservingWindowExec};
 
@@ -53,10 +50,7 @@ pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Re
         return Ok(None);
     };
     let partitions = state.config().target_partitions();
-    let is_needed = any_node(plan, |node| keeps_rows(node) || is_large(node, partitions, limit))?;
-    #[cfg(feature = "parquet")]
-    let is_needed = is_needed || has_limited_batches(state.config_options(), limit);
-    if !is_needed {
+    if !any_node(plan, |node| keeps_rows(node) || is_large(node, partitions, limit))? {
         return Ok(None);
     }
     let id = state.session_id().to_owned();
@@ -67,11 +61,6 @@ pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Re
     let builder = builder
         .with_physical_optimizer_rule(Arc::new(SpillingSortsRule { limit }))
         .with_physical_optimizer_rule(Arc::new(ReservingWindowsRule));
-    #[cfg(feature = "parquet")]
-    let builder = builder.with_physical_optimizer_rule(Arc::new(ScanBatchesRule {
-        limit,
-        metadata: session.runtime_env().cache_manager.get_file_metadata_cache(),
-    }));
     Ok(Some(builder.build()))
 }
 

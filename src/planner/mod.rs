@@ -41,8 +41,6 @@ mod ranks;
 mod register;
 mod repeatable;
 mod rewrite;
-#[cfg(feature = "parquet")]
-mod scan_batches;
 mod sort_limit;
 mod sorts;
 mod staged;

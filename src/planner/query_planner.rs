@@ -26,7 +26,7 @@ use super::rewrite::{host_groups, rewrite};
 use super::staged::into_stages;
 use super::two_reads::in_two_reads;
 use super::windows::bind_quantiles;
-use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
+use super::{FloatStatisticsRule, GiveWayRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
 use crate::progress::PlanObserver;
 
@@ -143,6 +143,7 @@ impl QuantilesPlanner {
         let plan = self.rest.create_physical_plan(&plan, session).await?;
         // An engine that plans in stages may run optimizer rules of its own instead of the session's.
         let plan = FloatStatisticsRule.optimize(plan, options)?;
+        let plan = GiveWayRule.optimize(plan, options)?;
         #[cfg(feature = "ballista")]
         let plan = super::boundaries::with_boundaries(plan, options)?;
         Ok(plan)

@@ -57,7 +57,7 @@ fn heaps(k: usize, schema: &Schema, partitions: usize) -> usize {
 }
 
 /// Bytes of a value of this type, as estimated.
-pub(super) fn width(data_type: &DataType) -> usize {
+fn width(data_type: &DataType) -> usize {
     match data_type {
         DataType::Struct(fields) => fields.iter().map(|field| width(field.data_type())).sum(),
         DataType::FixedSizeList(item, length) => {
@@ -68,15 +68,6 @@ pub(super) fn width(data_type: &DataType) -> usize {
         DataType::Boolean | DataType::Null => 1,
         other => other.primitive_width().unwrap_or(VALUE_BYTES),
     }
-}
-
-/// Whether all values of a type have the same [`width`].
-pub(super) fn is_fixed(data_type: &DataType) -> bool {
-    let fixed = matches!(
-        data_type,
-        DataType::FixedSizeBinary(_) | DataType::Boolean | DataType::Null
-    );
-    fixed || data_type.primitive_width().is_some()
 }
 
 /// The type without views; `None` if it has none.

@@ -2,11 +2,12 @@
 
 #[cfg(feature = "cuda")]
 mod feed;
+mod lock;
 
 use std::convert::Infallible;
 use std::iter::Enumerate;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use datafusion::common::runtime::{JoinSet, SpawnedTask};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
@@ -16,6 +17,7 @@ use tokio::sync::mpsc;
 
 #[cfg(feature = "cuda")]
 pub(crate) use feed::{Batches, fed};
+pub(crate) use lock::locked;
 
 /// A flag that ends work early: kernels check it every few thousand values.
 #[derive(Debug, Clone, Default)]
@@ -279,7 +281,7 @@ impl<T, W> Queue<T, W> {
         loop {
             self.stop.check()?;
             // Taking an item never panics half-way.
-            let next = self.items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = locked(&self.items).next();
             let Some((index, item)) = next else {
                 return Ok(results);
             };

@@ -1,7 +1,7 @@
 //! The floor that all partitions share. Scans below read it through DataFusion's dynamic filter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, ScalarValue};
@@ -14,6 +14,7 @@ use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use super::plan::SortLimitPlan;
 use crate::config::QuantilesOptions;
 use crate::key::KeyBits;
+use crate::threads::locked;
 
 /// Whether scans may skip rows by the statistics of floating-point columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl SharedFloor {
     /// # Errors
     /// Internal errors only.
     pub(super) fn raise(&self, key: KeyBits) -> Result<()> {
-        let mut current = self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = locked(&self.key);
         if current.is_some_and(|current| current >= key) {
             return Ok(());
         }
@@ -96,7 +97,7 @@ impl SharedFloor {
             return None;
         }
         *seen = risen;
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.key)
     }
 
     /// Tells scans that the floor will not rise any more.

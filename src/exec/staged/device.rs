@@ -2,7 +2,7 @@
 //! does not matter here.
 
 #[cfg(feature = "cuda")]
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use datafusion::common::{Result, config_err};
 use datafusion::execution::TaskContext;
@@ -19,6 +19,7 @@ use crate::config::QuantilesOptions;
 use crate::kernel::cuda::{CudaBackend, Device, DeviceColumn, OverflowBackend};
 use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::key::KeySpec;
+use crate::threads::locked;
 
 /// The device of a process that runs the rounds of staged plans, such as an executor of a cluster.
 ///
@@ -136,7 +137,7 @@ impl DeviceSlots {
 
     fn running(&self) -> MutexGuard<'_, Vec<usize>> {
         // A poisoned lock is fine: numbers change in one step.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// A slot on the device with the fewest partitions; of several, on the one with the least burden. `None` if there are no devices.

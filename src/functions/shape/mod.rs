@@ -35,4 +35,4 @@ pub(crate) use self::histogram::bins_between;
 pub(crate) use self::name::ShapeName;
 pub(crate) use self::plan::plan_call;
 pub(crate) use self::selected::{asked_of_ranks, tukey_fences};
-pub(crate) use self::two_reads::{TwoReads, bin_of, bins, edges_of_depth};
+pub(crate) use self::two_reads::{LastSearch, TwoReads, bin_of, bins, edges_of_depth};

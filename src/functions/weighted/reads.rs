@@ -25,7 +25,7 @@ use super::weights::counted;
 use crate::functions::call::constant_quantiles;
 use crate::functions::exact_quantiles::{Arguments, ExactQuantiles};
 use crate::functions::shape::bins::{Binning, CountedList, counts_type};
-use crate::functions::shape::{bin_of, edges_of_depth};
+use crate::functions::shape::{LastSearch, bin_of, edges_of_depth};
 use crate::functions::{CHANGED, call_of};
 use crate::quantile::QuantileSpec;
 
@@ -112,6 +112,7 @@ impl WeightedReads {
     pub(crate) fn is_wanted(&self, bins: Expr) -> Expr {
         let function = InWantedBin {
             binning: self.binning.clone(),
+            last: LastSearch::default(),
             spec: self.spec.clone(),
             signature: Signature::any(2, Volatility::Immutable),
         };
@@ -202,6 +203,7 @@ fn edges_and_weights(argument: &ColumnarValue) -> Result<(ScalarValue, Vec<u64>)
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct InWantedBin {
     binning: Binning,
+    last: LastSearch,
     spec: QuantileSpec,
     signature: Signature,
 }
@@ -226,7 +228,8 @@ impl ScalarUDFImpl for InWantedBin {
         let (edges, weights) = edges_and_weights(bins)?;
         let wanted = wanted_bins(&self.spec, &weights);
         let is_wanted = |bin: u32| wanted.get(bin as usize).copied().unwrap_or(false);
-        let bins = self.binning.bins_of(&x.to_array(args.number_rows)?, &[edges])?;
+        let x = x.to_array(args.number_rows)?;
+        let bins = self.last.bins_of(&x, &self.binning, vec![edges])?;
         let rows: BooleanArray = bins.iter().map(|bin| Some(bin.is_some_and(is_wanted))).collect();
         Ok(ColumnarValue::Array(Arc::new(rows)))
     }

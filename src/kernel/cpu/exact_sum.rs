@@ -9,6 +9,7 @@
 
 use datafusion::common::Result;
 
+use super::exact_levels::{LevelSum, MOST};
 use crate::wire::{Message, Reader, put};
 
 /// Bits of a digit.
@@ -19,12 +20,6 @@ const LIMBS: usize = 70;
 
 /// Additions after which carries move on.
 const MOST_PENDING: u32 = 1 << 30;
-
-/// Places of the least bit that the numbers of a sum of 128 bits may have.
-const WINDOW: u32 = 64;
-
-/// Numbers of 53 bits in [`WINDOW`] places whose sum has less than 127 bits and a sign.
-const CHUNK: usize = 1 << 10;
 
 /// Exponent of the least bit of a `f64`.
 const LEAST: i32 = -1074;
@@ -127,29 +122,17 @@ impl ExactSum {
         }
     }
 
-    /// Adds numbers. Those of a chunk whose exponents are not far below the greatest one are summed as integers of 128 bits first.
+    /// Adds numbers.
     pub(crate) fn add_all(&mut self, values: &[f64]) {
-        for chunk in values.chunks(CHUNK) {
-            let exponents = chunk.iter().map(|value| exponent(value.to_bits()));
-            let most = exponents.max().unwrap_or(0);
-            if most == NOT_FINITE {
-                chunk.iter().for_each(|value| self.add(*value, 1));
+        for chunk in values.chunks(MOST) {
+            let Some(sum) = LevelSum::of(chunk) else {
+                chunk.iter().for_each(|value| self.add_one(*value));
                 continue;
+            };
+            sum.levels.iter().for_each(|level| self.add_one(*level));
+            if sum.has_rest {
+                chunk.iter().for_each(|value| self.add_one(sum.rest(*value)));
             }
-            let first = (most.max(1) - 1).saturating_sub(WINDOW - 1);
-            let mut sum = 0_i128;
-            for value in chunk {
-                let bits = value.to_bits();
-                let (mantissa, position) = parts(bits);
-                let Some(shift) = position.checked_sub(first) else {
-                    self.add_one(*value);
-                    continue;
-                };
-                // -1 for numbers below 0, and 0 for others.
-                let sign = i128::from(bits as i64 >> 63);
-                sum += ((i128::from(mantissa) << shift) ^ sign) - sign;
-            }
-            self.add_fixed(sum.unsigned_abs(), if sum < 0 { -1 } else { 1 }, first);
         }
     }
 
@@ -313,14 +296,17 @@ mod tests {
         for exponents in [
             0..1,
             0..70,
+            72..75,
             1000..1001,
             1000..1064,
             1000..1200,
+            1000..1074,
             1980..2047,
+            2030..2036,
             0..2047,
             0..2048,
         ] {
-            for length in [0, 1, CHUNK, 3 * CHUNK + 7] {
+            for length in [0, 1, MOST, 3 * MOST + 7] {
                 let values: Vec<f64> = (0..length)
                     .map(|_| {
                         let exponent = random.random_range(exponents.clone());
@@ -338,7 +324,7 @@ mod tests {
             }
         }
         // The greatest sum of a chunk.
-        let values = [f64::MAX; 2 * CHUNK];
+        let values = [f64::MAX; 2 * MOST];
         let mut sum = ExactSum::default();
         sum.add_all(&values);
         sum.add_all(&values.map(|value| -value));

@@ -16,6 +16,7 @@ pub(crate) mod columns;
 mod count;
 pub(crate) mod distance;
 pub(crate) mod edges;
+mod exact_levels;
 pub(crate) mod exact_sum;
 mod extract;
 pub(crate) mod groups;

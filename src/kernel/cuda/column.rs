@@ -12,11 +12,11 @@ use datafusion::execution::memory_pool::{
 
 use super::buffer::DeviceBuffer;
 use super::device::Device;
-use super::lock::locked;
 use super::shape::Shape;
 use super::source::{ColumnFormat, fixed_bytes, storage_bytes, vector_of};
 use super::upload::{SharedStaging, Staging, Upload, joined};
 use crate::key::{KeyBits, KeySpec};
+use crate::threads::locked;
 
 /// The least and the greatest key of a column; `None`: it has no values.
 pub(super) type KeyRange = Option<(KeyBits, KeyBits)>;

@@ -16,9 +16,9 @@ use datafusion::common::{DataFusionError, Result, exec_err, resources_datafusion
 use super::driver::{allow_to_read, check_driver, give_up_freed_memory, keep_freed_memory};
 use super::fault::{ends_the_context, fault};
 use super::idle::{GivesBack, IdleMemory, IdleStage, IdleWatch, IdleWorkspace};
-use super::lock::locked;
 use super::modules::Modules;
 use crate::failpoint::may_fail;
+use crate::threads::locked;
 
 /// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
 const SLACK: usize = 16;

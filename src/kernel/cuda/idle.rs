@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaEvent, CudaSlice, PinnedHostSlice};
 
-use super::lock::locked;
+use crate::threads::locked;
 
 /// Bytes of the smallest buffer that is worth keeping.
 const LEAST: usize = 1 << 20;

@@ -11,11 +11,11 @@ use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
 use super::cache::{CubinCache, CubinKey};
 use super::device::Device;
-use super::lock::locked;
 use super::modules::{Function, Module};
 use super::nvrtc::Nvrtc;
 use super::source::Program;
 use crate::failpoint::may_fail;
+use crate::threads::locked;
 
 impl Module {
     /// The kernel of this name, allowed to use `shared` bytes of dynamic shared memory.

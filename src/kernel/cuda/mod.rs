@@ -39,7 +39,6 @@ mod idle;
 mod launch;
 mod likely;
 mod loading;
-mod lock;
 mod modules;
 mod near_chunks;
 mod near_rows;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::{CudaFunction, CudaModule};
 
-use super::lock::locked;
 use super::source::Program;
+use crate::threads::locked;
 
 /// Kernels of one compilation, loaded on a device.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use datafusion::common::{Result, internal_err};
 use super::buffer::{DeviceBuffer, numbers};
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, key_of};
-use super::lock::locked;
 use super::pass_cells::{CellKernels, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, RoundInput, TABLE_BYTES};
 use super::report::Report;
 use super::source::{ColumnFormat, KernelFile, Program};
@@ -22,6 +21,7 @@ use crate::cells::Cells;
 use crate::cells::{Bracket, Brackets};
 use crate::failpoint::may_fail;
 use crate::key::{KeyBits, Width};
+use crate::threads::locked;
 
 /// Threads of a block.
 const THREADS: usize = 1024;

@@ -17,7 +17,6 @@ use super::column::{ColumnUpload, DeviceColumn};
 use super::device::Device;
 use super::filter::RowMask;
 use super::launch::ColumnArgument;
-use super::lock::locked;
 use super::pass::{Passes, cells_of};
 use super::report::Report;
 use super::select::Selection;
@@ -30,6 +29,7 @@ use crate::kernel::{Backend, Shard};
 use crate::key::{KeyBits, KeySpec, Width, dense};
 use crate::memory::MemoryBudget;
 use crate::threads::Stop;
+use crate::threads::locked;
 
 /// Bytes of values that are copied to the device at once.
 const CHUNK: usize = 64 << 20;

@@ -11,7 +11,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::buffer::{DeviceBuffer, PageLocked};
 use super::device::Device;
 use super::idle::IdleStage;
-use super::lock::locked;
+use crate::threads::locked;
 
 /// Bytes of a stage, where the memory budget allows: one stage is filled while the other is copied.
 const STAGE: usize = 2 << 20;

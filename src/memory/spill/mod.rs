@@ -295,7 +295,7 @@ impl Reader {
 
     fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         use std::io::{Read, Seek, SeekFrom};
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = crate::threads::locked(&self.file);
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(into)
     }

@@ -19,6 +19,7 @@ use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{ByteStrings, DistinctByteStrings, hash};
 use crate::memory::{RoundMemory, Spilling};
 use crate::threads::Stop;
+use crate::threads::locked;
 
 /// Most files that values are written to at a time.
 const FAN: usize = 1 << FAN_BITS;
@@ -165,7 +166,7 @@ struct Outputs {
 impl Outputs {
     fn add(&self, values: &ByteStrings, stop: &Stop) -> Result<()> {
         // A poisoned lock is fine: no thread can panic while it takes or puts a list.
-        let list = self.lists.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let list = locked(&self.lists).pop();
         let mut list = match list {
             Some(list) => list,
             None => self.new_list()?,
@@ -185,7 +186,7 @@ impl Outputs {
 
     /// All lists, at least one.
     fn into_lists(outputs: Arc<Self>) -> Result<Vec<ByteStrings>> {
-        let mut lists = std::mem::take(&mut *outputs.lists.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut lists = std::mem::take(&mut *locked(&outputs.lists));
         if lists.is_empty() {
             lists.push(outputs.new_list()?);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, ListArray, UInt32Array, UInt64Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, ListArray, UInt64Array};
 use datafusion::arrow::buffer::OffsetBuffer;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, UInt32Type, UInt64Type};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
@@ -13,8 +13,9 @@ use datafusion::logical_expr::{
 };
 
 use super::argument::first_value;
+use super::bin_search::{BinSearch, LastSearch};
 use crate::functions::shape::histogram::{Bins, EquiWidth, edges_of_equal_depth};
-use crate::key::{Key, KeyBits, KeySpec, Width, dense, with_key};
+use crate::key::{KeyBits, KeySpec};
 
 /// What the bins of a histogram have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,23 +87,12 @@ impl Binning {
         }
     }
 
-    /// The number of the bin that holds each value, NULL for NULL. `first`: the values of the first read.
+    /// The search for the bins of values. `first`: the values of the first read.
     ///
     /// # Errors
     /// An execution error for bins of one width between ends that are not finite.
-    pub(crate) fn bins_of(&self, x: &ArrayRef, first: &[ScalarValue]) -> Result<UInt32Array> {
-        let spec = KeySpec::try_new(&self.x)?;
-        let tops = self.tops(first)?;
-        // Keys of what is there, and NULL in between.
-        let dense = dense(x.as_ref(), None)?;
-        let bins = with_key!(spec.width(), K => bins_of::<K>(&spec, dense.as_ref().unwrap_or(x), &tops)?);
-        if dense.is_none() {
-            return Ok(UInt32Array::from(bins));
-        }
-        let (nulls, mut bins) = (x.logical_nulls(), bins.into_iter());
-        let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-        let bin = |row| if is_null(row) { None } else { bins.next() };
-        Ok((0..x.len()).map(bin).collect())
+    pub(super) fn search(&self, first: &[ScalarValue]) -> Result<BinSearch> {
+        BinSearch::try_new(KeySpec::try_new(&self.x)?, &self.tops(first)?)
     }
 
     /// The histogram with bins of the same width, from the values of the first read and the numbers of values in the bins.
@@ -131,6 +121,7 @@ impl Binning {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct BinOf {
     binning: Binning,
+    last: LastSearch,
     signature: Signature,
 }
 
@@ -138,18 +129,10 @@ impl BinOf {
     pub(super) fn new(binning: Binning) -> Self {
         Self {
             binning,
+            last: LastSearch::default(),
             signature: Signature::variadic_any(Volatility::Immutable),
         }
     }
-}
-
-/// The bin of each key: the number of tops that lie below it.
-fn bins_of<K: Key>(spec: &KeySpec, x: &ArrayRef, tops: &[KeyBits]) -> Result<Vec<u32>> {
-    let tops: Vec<K> = tops.iter().map(|top| K::from_bits(*top)).collect();
-    let mut keys = Vec::new();
-    spec.append_keys::<K>(x.as_ref(), &mut keys)?;
-    let bin = |key: &K| tops.partition_point(|top| top < key) as u32;
-    Ok(keys.iter().map(bin).collect())
 }
 
 impl ScalarUDFImpl for BinOf {
@@ -171,7 +154,7 @@ impl ScalarUDFImpl for BinOf {
         };
         let x = x.to_array(args.number_rows)?;
         let first = first.iter().map(first_value).collect::<Result<Vec<_>>>()?;
-        let bins = self.binning.bins_of(&x, &first)?;
+        let bins = self.last.bins_of(&x, &self.binning, first)?;
         Ok(ColumnarValue::Array(Arc::new(bins)))
     }
 }

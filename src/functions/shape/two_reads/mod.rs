@@ -10,6 +10,7 @@
 
 mod answer;
 mod argument;
+mod bin_search;
 pub(crate) mod bins;
 mod deviations;
 mod mean_between;
@@ -23,6 +24,7 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF, lit};
 
 use self::answer::{AnswerOf, Form};
+pub(crate) use self::bin_search::LastSearch;
 use self::bins::{BinOf, Binning, CountsOf, Kind};
 use self::deviations::{DeviationFrom, deviation_type};
 use self::mean_between::MeanBetween;
