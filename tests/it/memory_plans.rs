@@ -296,8 +296,11 @@ async fn scanned_batches(ctx: &SessionContext, sql: &str) -> usize {
     let mut found = Vec::new();
     plan.apply(|node| {
         if node.is::<DataSourceExec>() {
-            let batches = node.metrics().unwrap().sum_by_name("output_batches");
-            found.push(batches.unwrap().as_usize());
+            let metrics = node.metrics().unwrap();
+            let batches = metrics
+                .iter()
+                .filter(|metric| metric.value().name() == "output_batches");
+            found.push(batches.map(|metric| metric.value().as_usize()).sum());
         }
         Ok(TreeNodeRecursion::Continue)
     })

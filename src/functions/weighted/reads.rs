@@ -229,7 +229,9 @@ impl ScalarUDFImpl for InWantedBin {
         let wanted = wanted_bins(&self.spec, &weights);
         let is_wanted = |bin: u32| wanted.get(bin as usize).copied().unwrap_or(false);
         let x = x.to_array(args.number_rows)?;
-        let bins = self.last.bins_of(&x, &self.binning, vec![edges])?;
+        let bins = self
+            .last
+            .bins_of(&x, vec![edges], |first| self.binning.search(first))?;
         let rows: BooleanArray = bins.iter().map(|bin| Some(bin.is_some_and(is_wanted))).collect();
         Ok(ColumnarValue::Array(Arc::new(rows)))
     }

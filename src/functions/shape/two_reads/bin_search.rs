@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::common::{Result, ScalarValue};
 
-use super::bins::Binning;
 use crate::cells::classify::{ClassifyBlocks, classifier};
 use crate::cells::{Cells, Edges, MAX_CELLS};
 use crate::key::{Key, KeyBits, KeySpec, Width, dense, with_key};
@@ -15,7 +14,7 @@ use crate::threads::locked;
 
 /// A search for the bins of values of one type, with all that does not depend on the values.
 #[derive(Debug)]
-pub(super) struct BinSearch {
+pub(crate) struct BinSearch {
     spec: KeySpec,
     keys: Box<dyn SearchKeys>,
 }
@@ -113,21 +112,22 @@ struct Made {
 pub(crate) struct LastSearch(Mutex<Option<Arc<Made>>>);
 
 impl LastSearch {
-    /// The number of the bin that holds each value, NULL for NULL, among bins whose edges the first read gives.
+    /// The number of the bin that holds each value, NULL for NULL, by the search that `search` makes of the values of the
+    /// first read, unless it was made before.
     ///
     /// # Errors
-    /// An execution error for bins of one width between ends that are not finite.
+    /// Those of `search`.
     pub(crate) fn bins_of(
         &self,
         x: &ArrayRef,
-        binning: &Binning,
         first: Vec<ScalarValue>,
+        search: impl FnOnce(&[ScalarValue]) -> Result<BinSearch>,
     ) -> Result<UInt32Array> {
         let last = locked(&self.0).clone();
         if let Some(made) = last.filter(|made| made.first == first) {
             return made.search.bins_of(x);
         }
-        let search = binning.search(&first)?;
+        let search = search(&first)?;
         let made = Arc::new(Made { first, search });
         *locked(&self.0) = Some(Arc::clone(&made));
         made.search.bins_of(x)

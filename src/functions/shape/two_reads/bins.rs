@@ -91,7 +91,7 @@ impl Binning {
     ///
     /// # Errors
     /// An execution error for bins of one width between ends that are not finite.
-    pub(super) fn search(&self, first: &[ScalarValue]) -> Result<BinSearch> {
+    pub(crate) fn search(&self, first: &[ScalarValue]) -> Result<BinSearch> {
         BinSearch::try_new(KeySpec::try_new(&self.x)?, &self.tops(first)?)
     }
 
@@ -154,7 +154,7 @@ impl ScalarUDFImpl for BinOf {
         };
         let x = x.to_array(args.number_rows)?;
         let first = first.iter().map(first_value).collect::<Result<Vec<_>>>()?;
-        let bins = self.last.bins_of(&x, &self.binning, first)?;
+        let bins = self.last.bins_of(&x, first, |first| self.binning.search(first))?;
         Ok(ColumnarValue::Array(Arc::new(bins)))
     }
 }
