@@ -336,7 +336,8 @@ async fn scans_of_short_rows_read_long_batches() {
     let short = [
         "SELECT g, exact_quantiles(x, 0.5) FROM t GROUP BY g",
         "SELECT exact_quantiles(name, 0.5) FROM t WHERE x > 7",
-        "SELECT name FROM t WHERE length(name) > 0 ORDER BY 'behind this: ' || name LIMIT 3",
+        "SELECT g, topk_by(x, 'behind this: ' || name, 3) FROM t WHERE length(name) > 0 GROUP BY g",
+        "SELECT x, g FROM t ORDER BY x LIMIT 3",
     ];
     for sql in short {
         assert_eq!(scanned_batches(&ctx, sql).await, 1, "{sql}");

@@ -34,14 +34,19 @@ pub(super) fn row_bytes(
     exprs: &[Arc<dyn PhysicalExpr>],
     metadata: &FileMetadataCache,
 ) -> Option<usize> {
-    let columns = columns(input.as_ref(), metadata)?;
-    let schema = input.schema();
-    let made = made(exprs.iter(), &columns, &schema)?;
-    Some(columns.iter().chain(&made).sum())
+    let Row { columns, beside } = row(input.as_ref(), metadata)?;
+    let made = made(exprs.iter(), &columns, &input.schema())?;
+    Some(beside + columns.iter().chain(&made).sum::<usize>())
 }
 
-/// Bytes of a value of each column of a plan.
-fn columns(plan: &dyn ExecutionPlan, metadata: &FileMetadataCache) -> Option<Vec<usize>> {
+/// A row of a plan: bytes of the value of each column, and of what is in memory beside it, for its conditions.
+struct Row {
+    columns: Vec<usize>,
+    beside: usize,
+}
+
+/// A row of a plan of filters and projections of a scan of Parquet files.
+fn row(plan: &dyn ExecutionPlan, metadata: &FileMetadataCache) -> Option<Row> {
     if let Some(scan) = file_scan(plan) {
         return scanned(scan, metadata);
     }
@@ -49,49 +54,51 @@ fn columns(plan: &dyn ExecutionPlan, metadata: &FileMetadataCache) -> Option<Vec
     let [input] = children.as_slice() else {
         return None;
     };
-    let read = columns(input.as_ref(), metadata)?;
+    let Row { columns, mut beside } = row(input.as_ref(), metadata)?;
+    let schema = input.schema();
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let exprs = projection.expr().iter().map(|projected| &projected.expr);
-        return made(exprs, &read, &input.schema());
+        beside += columns.iter().sum::<usize>();
+        let columns = made(exprs, &columns, &schema)?;
+        return Some(Row { columns, beside });
     }
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        let predicate = made([filter.predicate()], &read, &input.schema())?;
+        beside += made([filter.predicate()], &columns, &schema)?[0];
         let kept = filter.projection().as_ref();
-        // What the predicate makes is there beside each column.
-        let most = predicate[0];
-        let kept = kept.map(|kept| kept.iter().map(|column| read[*column] + most).collect());
-        return Some(kept.unwrap_or_else(|| read.iter().map(|bytes| bytes + most).collect()));
+        let columns = match kept {
+            Some(kept) => kept.iter().map(|column| columns[*column]).collect(),
+            None => columns,
+        };
+        return Some(Row { columns, beside });
     }
-    plan.is::<CooperativeExec>().then_some(read)
+    plan.is::<CooperativeExec>().then_some(Row { columns, beside })
 }
 
-/// Bytes of a value of each column that a scan of Parquet files gives, with what is read for its predicate.
-fn scanned(scan: &FileScanConfig, metadata: &FileMetadataCache) -> Option<Vec<usize>> {
+/// A row of a scan of Parquet files.
+fn scanned(scan: &FileScanConfig, metadata: &FileMetadataCache) -> Option<Row> {
     if scan.file_source.file_type() != "parquet" {
         return None;
     }
     let files = files(scan, metadata)?;
     let schema = scan.file_source.table_schema().table_schema();
     let fields = schema.fields().iter();
-    let all = fields.map(|field| stored(field.name(), field.data_type(), &files));
     // Columns that are not read may be of any length.
+    let all = fields.map(|field| stored(field.name(), field.data_type(), &files));
     let all: Vec<Option<usize>> = all.collect();
-    let known = |expr: &Arc<dyn PhysicalExpr>| {
-        value_bytes(expr, &|column| all.get(column).copied().flatten(), schema)
-    };
-    let filtered = match scan.file_source.filter() {
+    let column = |index: usize| all.get(index).copied().flatten();
+    let known = |expr: &Arc<dyn PhysicalExpr>| value_bytes(expr, &column, schema);
+    let beside = match scan.file_source.filter() {
         Some(filter) => known(&filter)?,
         None => 0,
     };
-    let mut columns = match scan.file_source.projection() {
-        Some(projection) => projection
-            .expr_iter()
-            .map(|expr| known(&expr))
-            .collect::<Option<Vec<_>>>()?,
-        None => all.iter().copied().collect::<Option<Vec<_>>>()?,
+    let columns = match scan.file_source.projection() {
+        Some(projection) => projection.expr_iter().map(|expr| known(&expr)).collect(),
+        None => all.iter().copied().collect::<Option<Vec<_>>>(),
     };
-    columns.iter_mut().for_each(|bytes| *bytes += filtered);
-    Some(columns)
+    Some(Row {
+        columns: columns?,
+        beside,
+    })
 }
 
 /// The metadata of all files of a scan; `None` if that of a file is not in the cache.
@@ -165,7 +172,8 @@ fn value_bytes(
         return column(read.index());
     }
     if let Some(constant) = expr.downcast_ref::<Literal>() {
-        return Some(constant.value().size());
+        let value = constant.value();
+        return Some(fixed_bytes(&value.data_type()).unwrap_or(value.size()));
     }
     let parts = expr
         .children()
