@@ -349,12 +349,13 @@ async fn scans_of_short_rows_read_long_batches() {
     let create =
         format!("CREATE EXTERNAL TABLE c STORED AS CSV LOCATION '{csv}' OPTIONS ('has_header' 'true')");
     query(&ctx, &create).await.unwrap();
+    let mut long = Vec::new();
     for sql in [
         // By operators of DataFusion.
-        "SELECT max(x) FROM t",
+        "SELECT max(x % 2) FROM t",
         // Long values, read for the answer or for a condition.
         "SELECT exact_quantiles(long, 0.5) FROM t",
-        "SELECT exact_quantiles(x, 0.5) FROM t WHERE long > 'b'",
+        "SELECT exact_quantiles(x, 0.5) FROM t WHERE long > 'a'",
         "SELECT exact_quantiles(x, 0.5), count(list) FROM t",
         // Records of text are held whole.
         "SELECT exact_quantiles(x, 0.5) FROM c",
@@ -363,8 +364,9 @@ async fn scans_of_short_rows_read_long_batches() {
         "SELECT exact_quantiles(length(repeat(name, 1000)), 0.5) FROM t",
         "SELECT exact_quantiles(CASE WHEN x > 7 THEN repeat('a', 5000) ELSE repeat('b', 5000) END, 0.5) FROM t",
     ] {
-        assert!(scanned_batches(&ctx, sql).await > 3, "{sql}");
+        long.extend((scanned_batches(&ctx, sql).await < 4).then_some(sql));
     }
+    assert!(long.is_empty(), "in long batches: {long:#?}");
     // A choice of the user stays.
     query(&ctx, "SET datafusion.execution.batch_size = 300")
         .await
