@@ -61,10 +61,6 @@ impl Work for BranchWork {
         Ok(as_they_come(input, Partitioning::UnknownPartitioning(partitions)))
     }
 
-    fn details(&self) -> String {
-        String::new()
-    }
-
     fn distribution(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
         vec![
             Distribution::SinglePartition,

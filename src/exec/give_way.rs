@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::operator::{Execution, Operator, Work};
@@ -47,14 +47,6 @@ impl GiveWayExec {
 impl Work for GiveWayWork {
     fn name(&self) -> &'static str {
         "GiveWayExec"
-    }
-
-    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
-        Ok(Arc::clone(inputs[0].properties()))
-    }
-
-    fn details(&self) -> String {
-        String::new()
     }
 
     fn keeps_order(&self) -> bool {

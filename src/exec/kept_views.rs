@@ -8,8 +8,8 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
@@ -63,14 +63,6 @@ fn has_views(schema: &Schema) -> bool {
 impl Work for KeptViewsWork {
     fn name(&self) -> &'static str {
         "KeptViewsExec"
-    }
-
-    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
-        Ok(Arc::clone(inputs[0].properties()))
-    }
-
-    fn details(&self) -> String {
-        String::new()
     }
 
     fn keeps_order(&self) -> bool {

@@ -38,10 +38,14 @@ pub trait Work: Debug + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// The work's own, for inputs that it cannot run over.
-    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>>;
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        Ok(Arc::clone(inputs[0].properties()))
+    }
 
     /// The text that `EXPLAIN` shows after the name; empty: only the name is shown.
-    fn details(&self) -> String;
+    fn details(&self) -> String {
+        String::new()
+    }
 
     /// The text in the operator's box of `EXPLAIN FORMAT TREE`: lines of `name=value`.
     fn tree_details(&self) -> String {

@@ -7,8 +7,8 @@ use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
@@ -35,14 +35,6 @@ impl PlannedTypesExec {
 impl Work for PlannedTypesWork {
     fn name(&self) -> &'static str {
         "PlannedTypesExec"
-    }
-
-    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
-        Ok(Arc::clone(inputs[0].properties()))
-    }
-
-    fn details(&self) -> String {
-        String::new()
     }
 
     fn keeps_order(&self) -> bool {

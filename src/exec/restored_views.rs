@@ -46,10 +46,6 @@ impl Work for RestoredViewsWork {
         Ok(Arc::clone(&self.properties))
     }
 
-    fn details(&self) -> String {
-        String::new()
-    }
-
     fn keeps_order(&self) -> bool {
         true
     }
