@@ -6,7 +6,7 @@ use super::{Bracket, MAX_CELLS};
 use crate::key::{KeyBits, Width};
 
 /// Splitters, ascending and distinct: the cell of a key is the number of edges at or below it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edges(Vec<KeyBits>);
 
 impl Edges {

@@ -17,6 +17,11 @@ pub enum Cells {
 }
 
 impl Cells {
+    /// One cell of all keys.
+    pub(crate) fn one() -> Self {
+        Cells::Edges(Edges::default())
+    }
+
     /// Number of edges that a key is compared with; 0 if its cell is computed.
     pub(crate) fn edges(&self) -> usize {
         match self {

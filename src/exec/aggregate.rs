@@ -151,7 +151,7 @@ fn fmt_filter(filter: &Option<Arc<dyn PhysicalExpr>>, f: &mut fmt::Formatter<'_>
 }
 
 /// Displays a list of quantiles; a long one is abbreviated: `[0.01, 0.02, .., 0.99; 99 quantiles]`.
-struct Abbreviated<'a>(&'a [Quantile]);
+pub(super) struct Abbreviated<'a>(pub(super) &'a [Quantile]);
 
 impl Display for Abbreviated<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -41,12 +41,13 @@ mod planned_types;
 mod quantiles;
 mod replaced_window;
 mod reread;
-mod restored_views;
+mod restored_types;
 mod round_memory;
 #[cfg(feature = "parquet")]
 mod row_source;
 mod run;
 mod run_metrics;
+mod sample_then_read;
 mod scan;
 mod selection;
 mod shared_state;
@@ -88,7 +89,9 @@ pub(crate) use pinned::{
 pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
 pub(crate) use reread::is_worth_two_reads;
-pub use restored_views::RestoredViewsExec;
+pub use restored_types::RestoredTypesExec;
+pub(crate) use sample_then_read::RowsQuestion;
+pub use sample_then_read::SampleThenReadExec;
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;

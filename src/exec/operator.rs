@@ -19,7 +19,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, OrderingRequirements, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
@@ -172,6 +172,11 @@ impl Execution<'_> {
     /// The metric counter of this name, for this output partition.
     pub(crate) fn counter(&self, name: &'static str) -> Count {
         MetricBuilder::new(self.metrics).counter(name, self.partition)
+    }
+
+    /// The metric of this name that adds up times, for this output partition.
+    pub(crate) fn time(&self, name: &'static str) -> Time {
+        MetricBuilder::new(self.metrics).subset_time(name, self.partition)
     }
 }
 

@@ -181,8 +181,7 @@ impl RereadableInput {
         })
     }
 
-    /// An input of `rows` rows, of a plan of which nothing else is known.
-    #[cfg(test)]
+    /// An input of `rows` rows, of a plan of which nothing else is known but that it gives the same rows in every execution.
     pub(super) fn assumed(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>, rows: u64) -> Self {
         Self {
             plan: Arc::clone(plan),

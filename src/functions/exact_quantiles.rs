@@ -43,13 +43,13 @@ pub(crate) struct ExactQuantiles {
 }
 
 /// The arguments of a planned call, by what they mean.
-pub(super) struct Arguments<'a, T> {
+pub(crate) struct Arguments<'a, T> {
     /// The values.
-    pub(super) x: &'a T,
+    pub(crate) x: &'a T,
     /// The quantiles, unless they are bound into the function.
-    pub(super) quantiles: Option<&'a T>,
+    pub(crate) quantiles: Option<&'a T>,
     /// How often each row counts; `None`: once.
-    pub(super) weight: Option<&'a T>,
+    pub(crate) weight: Option<&'a T>,
 }
 
 impl ExactQuantiles {
@@ -90,7 +90,7 @@ impl ExactQuantiles {
     }
 
     /// The quantiles that are bound into the function.
-    pub(super) fn bound(&self) -> Option<&Quantiles> {
+    pub(crate) fn bound(&self) -> Option<&Quantiles> {
         self.bound.as_ref()
     }
 
@@ -118,7 +118,7 @@ impl ExactQuantiles {
     ///
     /// # Errors
     /// A planning error for a number of arguments that no call has.
-    pub(super) fn arguments<'a, T>(&self, args: &'a [T]) -> Result<Arguments<'a, T>> {
+    pub(crate) fn arguments<'a, T>(&self, args: &'a [T]) -> Result<Arguments<'a, T>> {
         let (x, quantiles, weight) = match (&self.bound, args) {
             (Some(_), [x]) => (x, None, None),
             (Some(_), [x, weight]) => (x, None, Some(weight)),
@@ -151,7 +151,7 @@ impl ExactQuantiles {
     }
 
     /// The quantile specification of a call with these quantiles. `reversed`: they count from the other end.
-    pub(super) fn quantile_spec(&self, quantiles: &Quantiles, reversed: bool) -> QuantileSpec {
+    pub(crate) fn quantile_spec(&self, quantiles: &Quantiles, reversed: bool) -> QuantileSpec {
         QuantileSpec {
             quantiles: quantiles.list.clone(),
             method: self.method,

@@ -61,7 +61,7 @@ pub(crate) use distance::{
     VectorDistance, builtin_distance, components_of, is_list_of_float64, is_vectors, vector_distance,
     vector_distances,
 };
-pub(crate) use exact_quantiles::ExactQuantiles;
+pub(crate) use exact_quantiles::{Arguments, ExactQuantiles};
 pub use expr_planner::QuantilesExprPlanner;
 pub(crate) use expr_planner::respell_distinct;
 pub(crate) use gk::GkFunction;
@@ -81,7 +81,7 @@ pub(crate) use shape::{ShapeFunction, TwoReads, tukey_fences};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 pub(crate) use vector_pairs::dimension_of;
-pub(crate) use weighted::{ROW, WeightedReads};
+pub(crate) use weighted::{counted_weights, weights_of};
 pub(crate) use within_group::within_group;
 
 /// Name of the function that a user writes.

@@ -14,6 +14,7 @@ use super::QuantilesNode;
 use super::first_rows::FirstRowsNode;
 use super::grouped_topk::{TopKNode, topk_exec};
 use super::physical::quantiles_exec;
+use super::sample_then_read::SampleThenReadNode;
 use super::staged_node::StagedNode;
 
 /// Plans the logical nodes of this crate. A query planner that is built from several extension planners can include it.
@@ -34,6 +35,9 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         #[cfg(feature = "cuda")]
         if let Some(node) = node.as_any().downcast_ref::<super::pinned::PinnedNode>() {
             return node.exec(session).map(Some);
+        }
+        if let Some(node) = node.as_any().downcast_ref::<SampleThenReadNode>() {
+            return node.exec(physical_inputs.to_vec()).map(Some);
         }
         let [input] = physical_inputs else {
             return Ok(None);

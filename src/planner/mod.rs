@@ -41,6 +41,7 @@ mod ranks;
 mod register;
 mod repeatable;
 mod rewrite;
+mod sample_then_read;
 mod sort_limit;
 mod sorts;
 mod staged;
@@ -48,7 +49,6 @@ mod staged_call;
 mod staged_node;
 mod swap;
 mod two_reads;
-mod weighted_reads;
 mod windows;
 
 #[cfg(feature = "ballista")]

@@ -4,12 +4,12 @@
 //! SortExec: TopK(fetch=9000000), expr=[o@0]               LocalLimitExec: fetch=9000000
 //!                                                  ->       SortExec: expr=[o@0]
 //!
-//! SortExec: expr=[o@0]                                    RestoredViewsExec
-//!   rows with columns of views                     ->       SortExec: expr=[o@0]
+//! SortExec: expr=[o@0]                                    RestoredTypesExec
+//!   rows with columns of views or dictionaries     ->       SortExec: expr=[o@0]
 //!                                                             ProjectionExec: expr=[o@0, CAST(s@1 AS LargeUtf8)]
 //! ```
 //! A sort with a limit keeps its rows in a heap that cannot be written to disk. Sorted rows that come back from disk keep the bytes behind the
-//! views of all batches that they were written in, and nobody reserves them.
+//! views of all batches that they were written in, and the dictionaries of all batches that they were merged from, and nobody reserves them.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::exec::RestoredViewsExec;
+use crate::exec::RestoredTypesExec;
 
 /// Bytes of a row in the heap of DataFusion's sort with a limit, besides its columns.
 const HEAP_ROW_BYTES: usize = 100;
@@ -70,15 +70,20 @@ fn width(data_type: &DataType) -> usize {
     }
 }
 
-/// The type without views; `None` if it has none.
-fn without_views(data_type: &DataType) -> Option<DataType> {
+/// The type without views, and without dictionaries of strings and binary values; `None` if it has none.
+fn plain_type(data_type: &DataType) -> Option<DataType> {
     let of = |field: &FieldRef| {
-        let plain = without_views(field.data_type())?;
+        let plain = plain_type(field.data_type())?;
         Some(Arc::new(Field::clone(field).with_data_type(plain)))
     };
     match data_type {
         DataType::Utf8View => Some(DataType::LargeUtf8),
         DataType::BinaryView => Some(DataType::LargeBinary),
+        DataType::Dictionary(_, values) => match values.as_ref() {
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(DataType::LargeUtf8),
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Some(DataType::LargeBinary),
+            _ => None,
+        },
         DataType::List(item) => Some(DataType::List(of(item)?)),
         DataType::LargeList(item) => Some(DataType::LargeList(of(item)?)),
         DataType::FixedSizeList(item, length) => Some(DataType::FixedSizeList(of(item)?, *length)),
@@ -119,7 +124,7 @@ impl PhysicalOptimizerRule for SpillingSortsRule {
                 plan.downcast_ref::<SortPreservingMergeExec>(),
             ) {
                 (Some(sort), _) => self.spilling(sort)?,
-                (_, Some(merge)) => merged_without_views(merge)?,
+                (_, Some(merge)) => merged_plain(merge)?,
                 _ => None,
             };
             Ok(changed.map_or_else(|| Transformed::no(plan), Transformed::yes))
@@ -141,28 +146,28 @@ impl SpillingSortsRule {
     fn spilling(&self, sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let partitions = sort.properties().output_partitioning().partition_count();
         let Some(k) = sort.fetch() else {
-            return sorted_without_views(sort);
+            return sorted_plain(sort);
         };
         if heaps(k, &sort.schema(), partitions) <= self.limit / HEAPS_PART {
             return Ok(None);
         }
         let all = sort.with_fetch(None);
-        let all = sorted_without_views(&all)?.unwrap_or_else(|| Arc::new(all));
+        let all = sorted_plain(&all)?.unwrap_or_else(|| Arc::new(all));
         Ok(Some(Arc::new(LocalLimitExec::new(all, k))))
     }
 }
 
-/// A sort, with its columns of views sorted as strings and binary values with offsets; `None` if it has no such columns, or is in the order of
+/// A sort, with its columns of views and dictionaries sorted as strings and binary values with offsets; `None` if it has no such columns, or is in the order of
 /// what is computed from them.
-fn sorted_without_views(sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+fn sorted_plain(sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let schema = sort.schema();
-    let is_view = |column: &Column| without_views(schema.field(column.index()).data_type()).is_some();
+    let changes = |column: &Column| plain_type(schema.field(column.index()).data_type()).is_some();
     let keeps_type =
-        |by: &PhysicalSortExpr| by.expr.is::<Column>() || !collect_columns(&by.expr).iter().any(is_view);
+        |by: &PhysicalSortExpr| by.expr.is::<Column>() || !collect_columns(&by.expr).iter().any(changes);
     let plain: Vec<_> = schema
         .fields()
         .iter()
-        .map(|field| without_views(field.data_type()))
+        .map(|field| plain_type(field.data_type()))
         .collect();
     if !sort.expr().iter().all(keeps_type) || plain.iter().all(Option::is_none) {
         return Ok(None);
@@ -184,17 +189,17 @@ fn sorted_without_views(sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>
     let input = ProjectionExec::try_new(columns, Arc::clone(sort.input()))?;
     let plain = SortExec::new(sort.expr().clone(), Arc::new(input))
         .with_preserve_partitioning(sort.preserve_partitioning());
-    Ok(Some(Arc::new(RestoredViewsExec::try_new(Arc::new(plain), sort)?)))
+    Ok(Some(Arc::new(RestoredTypesExec::try_new(Arc::new(plain), sort)?)))
 }
 
-/// A merge of partitions that were sorted without views, which then get them behind it; `None` for other merges.
-fn merged_without_views(merge: &SortPreservingMergeExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let Some(restored) = merge.input().downcast_ref::<RestoredViewsExec>() else {
+/// A merge of partitions that were sorted in other types than those of their rows, which they then get behind it; `None` for other merges.
+fn merged_plain(merge: &SortPreservingMergeExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(restored) = merge.input().downcast_ref::<RestoredTypesExec>() else {
         return Ok(None);
     };
     let plain = SortPreservingMergeExec::new(merge.expr().clone(), Arc::clone(restored.input()))
         .with_fetch(merge.fetch());
-    Ok(Some(Arc::new(RestoredViewsExec::try_new(
+    Ok(Some(Arc::new(RestoredTypesExec::try_new(
         Arc::new(plain),
         merge,
     )?)))

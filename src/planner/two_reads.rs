@@ -27,7 +27,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use super::call_spec::aggregate_call;
 use super::repeatable::is_repeatable;
 use super::rewrite::has_subquery;
-use super::weighted_reads::{scalar, weighted_answer, weighted_reads};
+use super::sample_then_read::{rows_call, scalar};
 use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
 use crate::exec::is_worth_two_reads;
 use crate::functions::TwoReads;
@@ -114,7 +114,7 @@ fn has_calls(aggregate: &Aggregate) -> Result<bool> {
         return Ok(false);
     }
     for call in calls {
-        if two_reads(call, aggregate)?.is_some() || weighted_reads(call, aggregate)?.is_some() {
+        if two_reads(call, aggregate)?.is_some() || rows_call(call, aggregate)?.is_some() {
             return Ok(true);
         }
     }
@@ -199,8 +199,9 @@ impl TwoReadsOf {
             .collect();
         let (mut calls, mut answers) = (Vec::new(), Vec::new());
         for (place, (asked, call)) in aggregate.aggr_expr.iter().zip(&self.0).enumerate() {
-            if let Some(weighted) = weighted_reads(asked, aggregate)? {
-                let answer = weighted_answer(&weighted, &aggregate.input, state)?;
+            if let Some(call) = rows_call(asked, aggregate)? {
+                let answer_type = asked.get_type(aggregate.input.schema())?;
+                let answer = call.answer(answer_type, &aggregate.input, state)?;
                 answers.push(answer.alias(asked.schema_name().to_string()));
                 continue;
             }
@@ -253,6 +254,6 @@ impl TwoReadsOf {
             .aggregate(Vec::<Expr>::new(), calls)?
             .project([named_struct(fields).alias(FIRST)])?
             .build()?;
-        scalar(&plan, state)
+        Ok(scalar(state.optimize(&plan)?))
     }
 }

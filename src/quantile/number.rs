@@ -143,19 +143,6 @@ impl Quantile {
         self.times(n).0
     }
 
-    /// One less the quantile, as a constant; `None` if it has more digits than a decimal.
-    pub(crate) fn rest(self) -> Option<ScalarValue> {
-        let one = 10_i128
-            .checked_pow(self.scale)
-            .filter(|_| self.scale < MAX_EXACT_SCALE)?;
-        let (precision, scale) = (MAX_EXACT_SCALE as u8, self.scale as i8);
-        Some(ScalarValue::Decimal128(
-            Some(one - self.digits as i128),
-            precision,
-            scale,
-        ))
-    }
-
     /// Whether the quantile is less than one half.
     pub(crate) fn is_below_half(self) -> bool {
         self.scale > MAX_EXACT_SCALE || 2 * self.digits < 10_u128.pow(self.scale)

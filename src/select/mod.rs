@@ -21,6 +21,7 @@ pub(crate) mod byte_strings;
 pub(crate) mod candidates;
 pub mod choose;
 pub(crate) mod distinct;
+pub(crate) mod frequent;
 pub mod gk_select;
 pub mod local;
 mod named;
@@ -32,6 +33,7 @@ mod sampled;
 mod solve;
 pub mod splitters;
 mod strategy;
+pub(crate) mod weighted;
 pub(crate) mod while_reading;
 
 pub use local::LocalShards;

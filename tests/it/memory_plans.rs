@@ -199,7 +199,7 @@ async fn sorts_of_a_limited_session_go_to_disk() {
         register(&limited, "t", &table, partitions, 8192);
         let plan = physical_plan(&limited, &first).await;
         assert!(
-            plan.contains("RestoredViewsExec") && plan.contains("LocalLimitExec") && !plan.contains("TopK"),
+            plan.contains("RestoredTypesExec") && plan.contains("LocalLimitExec") && !plan.contains("TopK"),
             "{plan}"
         );
         assert_eq!(rows(&limited, &sums).await, expected, "{partitions}");
@@ -210,7 +210,7 @@ async fn sorts_of_a_limited_session_go_to_disk() {
         // Few rows are held.
         let few = "SELECT i, s FROM t ORDER BY i LIMIT 100";
         let plan = physical_plan(&limited, few).await;
-        assert!(!plan.contains("RestoredViewsExec"), "{plan}");
+        assert!(!plan.contains("RestoredTypesExec"), "{plan}");
         assert_eq!(rows(&limited, few).await, rows(&free, few).await);
         assert_nothing_left(&limited, folder.path(), "sorts");
     }
@@ -218,7 +218,7 @@ async fn sorts_of_a_limited_session_go_to_disk() {
 
 /// Windows whose rows are sorted by strings, and carry others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strings_of_windows_are_sorted_without_views() {
+async fn strings_of_windows_are_sorted_without_views_and_dictionaries() {
     let folder = TempDir::new().unwrap();
     let free = session_on(
         runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
@@ -234,10 +234,13 @@ async fn strings_of_windows_are_sorted_without_views() {
         "SELECT i, s, count(*) OVER (PARTITION BY s), max(s) OVER (PARTITION BY i % 1000) FROM t ORDER BY i",
         "SELECT i, both, sum(i) OVER (PARTITION BY i % 500), exact_quantiles(s, 0.5) OVER (PARTITION BY i % 500) FROM t ORDER BY i",
         "SELECT i, lag(s) OVER (ORDER BY s, i), row_number() OVER (ORDER BY s DESC, i) FROM t ORDER BY i",
+        "SELECT i, d, arrow_typeof(d), lag(e) OVER (ORDER BY d DESC, i) AS l FROM (SELECT i, \
+         arrow_cast(i % 300, 'Dictionary(Int16, Utf8)') AS d, arrow_cast(arrow_cast(CAST(i % 100 AS VARCHAR), 'Binary'), 'Dictionary(UInt32, Binary)') AS e FROM t) \
+         ORDER BY i",
     ] {
         let plan = physical_plan(&limited, sql).await;
-        assert!(plan.contains("RestoredViewsExec"), "{plan}");
-        assert!(!physical_plan(&free, sql).await.contains("RestoredViewsExec"));
+        assert!(plan.contains("RestoredTypesExec"), "{plan}");
+        assert!(!physical_plan(&free, sql).await.contains("RestoredTypesExec"));
         assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
     }
     assert_nothing_left(&limited, folder.path(), "windows");

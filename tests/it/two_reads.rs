@@ -1,4 +1,5 @@
-//! Spreads, means and histograms of ungrouped values in two reads of them, and quantiles of rows with weights in three: the same answers, in memory that does not grow with the values.
+//! Spreads, means and histograms of ungrouped values in two reads of them, and quantiles of rows with weights while these are read: the same
+//! answers, in memory that does not grow with the values.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::DataFusionError;
 use tempfile::TempDir;
 
-use quantiles_testing::patterns::Pattern;
+use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::*;
 
 use crate::while_reading::parquet;
@@ -46,6 +47,8 @@ async fn answers_are_those_of_values_that_are_held() {
         "SELECT exact_quantiles(f, 0.5, 'disc', CASE WHEN g <> 2 THEN g END), iqr(i, 'linear', g) FROM ",
         "SELECT percentile(f, [0.1, 0.77], g) FILTER (WHERE i > 0), exact_quantiles(g, 0.3, 'hazen', g), mad(i) FROM ",
         "SELECT percentile(i, 0.5, 0), exact_quantiles(i, [0, 0.2, 1], 'disc', 3 * g) FROM ",
+        "SELECT mode(i), mode(f), top_values(g, 3), top_values(f, 4) FILTER (WHERE g < 3), approx_top_k(i, 2) FROM ",
+        "SELECT mode(CAST(i % 9 AS DECIMAL(30, 2))), top_values(i > 0, 5), top_values(CAST(g AS TINYINT), 4), mode(i * 0) FROM ",
     ];
     let ctx = session(3);
     let rows_of_table = columns(30_000);
@@ -102,6 +105,15 @@ async fn what_cannot_be_read_again_is_held() {
             false,
         ),
         ("SELECT mad(i) OVER () FROM held", "always", false),
+        ("SELECT mode(i), top_values(g, 3) FROM held", "always", true),
+        (
+            "SELECT mode() WITHIN GROUP (ORDER BY i) FROM held",
+            "always",
+            true,
+        ),
+        ("SELECT mode(i) FROM held GROUP BY g", "always", false),
+        ("SELECT mode(CAST(i AS VARCHAR)) FROM held", "always", false),
+        ("SELECT top_values(i, 1000000) FROM held", "always", false),
         (
             "SELECT exact_quantiles(i, 0.5, 'disc', g) FROM held",
             "always",
@@ -115,7 +127,7 @@ async fn what_cannot_be_read_again_is_held() {
         (
             "SELECT exact_quantiles(i, 0.5, 'disc', CAST(g AS DECIMAL(9, 2))) FROM held",
             "always",
-            false,
+            true,
         ),
     ] {
         set(&ctx, "read_again", option).await;
@@ -167,7 +179,7 @@ async fn interpolated_medians_are_selected_while_reading() {
 /// 24 MB of values in a pool of 16 MB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_that_are_read_twice_need_no_memory() {
-    let sql = "SELECT mad(i), trimmed_mean(i, 0.1), winsorized_mean(f, 0.1), histogram(i, 20), \
+    let sql = "SELECT mad(i), trimmed_mean(i, 0.1), winsorized_mean(f, 0.1), histogram(i, 20), mode(f), top_values(g, 9), \
                exact_quantiles(i, [0.1, 0.5], 'disc', g) FROM held";
     let table = columns(3_000_000);
     let free = session(2);
@@ -184,5 +196,35 @@ async fn values_that_are_read_twice_need_no_memory() {
         "{error}"
     );
     drop(error);
+    all_is_given_back(&ctx).await;
+}
+
+/// Rows with weights of which few are held, in every order and with any repetition. A fair sample needs one read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quantiles_with_weights_read_few_times() {
+    let sql = "SELECT exact_quantiles(i, [0, 0.001, 0.5, 0.9, 1], 'disc', w), percentile(i, [0.3, 0.77], w), \
+               exact_quantiles(i, 0.5, 'hazen', w) FILTER (WHERE w > 3), exact_quantiles(w, [0.1, 0.6], 'disc', w) FROM held";
+    let (free, ctx) = (session(3), limited(4, 3));
+    set(&free, "read_again", "never").await;
+    set(&ctx, "read_again", "always").await;
+    for pattern in patterns::ALL {
+        let weights = Pattern::Zipf.words(200_000, 5);
+        let weights = Int64Array::from_iter_values(weights.iter().map(|word| word.rem_euclid(50)));
+        let i = Int64Array::from_iter_values(pattern.words(200_000, 3));
+        let table = batch(vec![("i", Arc::new(i) as ArrayRef), ("w", Arc::new(weights))]);
+        for ctx in [&free, &ctx] {
+            ctx.deregister_table("held").unwrap();
+            register(ctx, "held", &table, 3, 8192);
+        }
+        assert_eq!(rows(&ctx, sql).await, rows(&free, sql).await, "{pattern:?}");
+        if let Pattern::Random | Pattern::AllEqual | Pattern::FewDistinct = pattern {
+            let sql = "EXPLAIN ANALYZE SELECT exact_quantiles(i, [0.5, 0.9], 'disc', w) FROM held";
+            let plan = rows(&ctx, sql).await.join("\n");
+            assert!(
+                plan.contains("SampleThenReadExec") && plan.contains("input_reads=1"),
+                "{plan}"
+            );
+        }
+    }
     all_is_given_back(&ctx).await;
 }

@@ -12,10 +12,11 @@ use super::asked::Asked;
 use super::sorted::Sorted;
 use crate::functions::collected::InOrder;
 use crate::functions::topk::{firsts, lists};
+use crate::key::{Key, KeySpec};
 
 /// Which of the most frequent values are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Frequency {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Frequency {
     /// The smallest of the most frequent values.
     Mode,
     /// A list of the most frequent values, at most so many.
@@ -42,6 +43,28 @@ pub(super) struct Frequent<I> {
 }
 
 impl Frequency {
+    /// Most values that are wanted.
+    pub(crate) fn k(self) -> usize {
+        match self {
+            Frequency::Mode => 1,
+            Frequency::Values(k) | Frequency::Counts(k) => k,
+        }
+    }
+
+    /// The answer for one group, of which these are the most frequent keys with their counts, best first: a column of one row.
+    ///
+    /// # Errors
+    /// Those of making arrays.
+    pub(crate) fn row<K: Key>(self, spec: &KeySpec, best: &[(K, u64)]) -> Result<ArrayRef> {
+        let (items, counts): (Vec<K>, Vec<u64>) = best.iter().copied().unzip();
+        let answers = Frequent {
+            lengths: vec![items.len()],
+            items,
+            counts,
+        };
+        Asked::<Vec<K>>::finish(&self, spec, &Vec::new(), answers)
+    }
+
     /// Adds the best values of a group.
     fn best<C: InOrder>(self, sorted: &Sorted<'_, C>, into: &mut Frequent<C::Item>) {
         let before = into.items.len();

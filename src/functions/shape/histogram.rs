@@ -73,14 +73,6 @@ impl Bins<KeyBits> {
     }
 }
 
-/// The upper edges of bins with about the same number of values each, of which those are left out that would be equal: the values of ascending
-/// ranks.
-pub(super) fn edges_of_equal_depth(edges: &[KeyBits]) -> Vec<KeyBits> {
-    let mut edges = edges.to_vec();
-    edges.dedup();
-    edges
-}
-
 /// Bins with about the same number of values each, as one list: from the keys of the least value and of the upper edges, ascending, each with
 /// the number of values up to it.
 ///

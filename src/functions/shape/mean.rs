@@ -66,7 +66,7 @@ impl RobustMean {
 
     /// The key of the answer of a group that has values.
     fn mean<K: Key>(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>) -> Result<KeyBits> {
-        let (mut sum, mut failed) = (Sum::default(), None);
+        let (mut sum, mut failed) = (ExactTotal::default(), None);
         let n = self.for_each_counted(sorted, |key, copies| {
             if let Err(error) = self.mean.add(&mut sum, spec, key, copies) {
                 failed = Some(error);
@@ -81,14 +81,14 @@ impl RobustMean {
 
 /// Means of a column, from exact sums.
 #[derive(Debug)]
-pub(super) struct ExactMean {
-    pub(super) result: KeySpec,
+pub(crate) struct ExactMean {
+    pub(crate) result: KeySpec,
     kind: NumberKind,
 }
 
 impl ExactMean {
     /// Means of values of a type, as numbers of another.
-    pub(super) fn new(spec: &KeySpec, result: KeySpec) -> Self {
+    pub(crate) fn new(spec: &KeySpec, result: KeySpec) -> Self {
         Self {
             kind: NumberKind::of(spec, &result),
             result,
@@ -99,7 +99,7 @@ impl ExactMean {
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn add(&self, sum: &mut Sum, spec: &KeySpec, key: KeyBits, copies: u64) -> Result<()> {
+    pub(crate) fn add(&self, sum: &mut ExactTotal, spec: &KeySpec, key: KeyBits, copies: u64) -> Result<()> {
         match self.kind {
             NumberKind::Floats if copies == 1 => sum.floats.add_one(float(spec, key)?),
             NumberKind::Floats => sum.floats.add(float(spec, key)?, copies),
@@ -112,9 +112,9 @@ impl ExactMean {
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn add_all<K: Key>(
+    pub(crate) fn add_all<K: Key>(
         &self,
-        sum: &mut Sum,
+        sum: &mut ExactTotal,
         spec: &KeySpec,
         keys: &[K],
         numbers: &mut Vec<f64>,
@@ -134,7 +134,7 @@ impl ExactMean {
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn of(&self, sum: &Sum, n: u64) -> Result<KeyBits> {
+    pub(crate) fn of(&self, sum: &ExactTotal, n: u64) -> Result<KeyBits> {
         Ok(match self.kind {
             NumberKind::Floats => self.result.float_key(sum.floats.mean(n)),
             NumberKind::Units => {
@@ -147,15 +147,15 @@ impl ExactMean {
 }
 
 /// An exact sum, of floating-point numbers or of integers.
-#[derive(Debug, Default)]
-pub(super) struct Sum {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExactTotal {
     floats: ExactSum,
     integers: IntegerSum,
 }
 
-impl Sum {
+impl ExactTotal {
     /// Adds another sum.
-    pub(super) fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         self.floats.merge(other.floats);
         let IntegerSum { small, large } = other.integers;
         self.integers.add(small, 1);
@@ -163,7 +163,7 @@ impl Sum {
     }
 }
 
-impl Message for Sum {
+impl Message for ExactTotal {
     fn write(&self, out: &mut Vec<u8>) {
         self.floats.write(out);
         let (low, high) = self.integers.large.to_parts();
@@ -185,7 +185,7 @@ impl Message for Sum {
 }
 
 /// An exact sum of integers of up to 128 bits. Those of up to 64 bits stay in `small`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct IntegerSum {
     small: i128,
     large: i256,

@@ -30,9 +30,11 @@ mod two_reads;
 
 pub(crate) use self::call::check_arguments;
 pub(crate) use self::fences::{Fenced, fences_array};
+pub(crate) use self::frequency::Frequency;
 pub(crate) use self::function::{ShapeFunction, shape, shape_aggregates};
 pub(crate) use self::histogram::bins_between;
+pub(crate) use self::mean::{ExactMean, ExactTotal};
 pub(crate) use self::name::ShapeName;
 pub(crate) use self::plan::plan_call;
-pub(crate) use self::selected::{asked_of_ranks, tukey_fences};
-pub(crate) use self::two_reads::{LastSearch, TwoReads, bin_of, bins, edges_of_depth};
+pub(crate) use self::selected::{asked_of_frequency, asked_of_mean, asked_of_ranks, tukey_fences};
+pub(crate) use self::two_reads::TwoReads;

@@ -5,6 +5,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::AggregateFunction;
 
 use super::call::{Constants, constants_of};
+use super::frequency::Frequency;
 use super::function::{ShapeFunction, shape};
 use super::name::ShapeName;
 use super::two_reads::parts_of_one;
@@ -15,6 +16,39 @@ use crate::quantile::{AnswerForm, Method, Quantile, QuantileSpec};
 /// The struct of Tukey's fences of `x` and the numbers of values beyond them: `low`, `high`, `below`, `above`. NULL where there are none.
 pub(crate) fn tukey_fences(x: Expr) -> Expr {
     call_of(shape(ShapeName::Fences), vec![x])
+}
+
+/// The share of each end that a call of a mean leaves out, or replaces (`true`); `None` if it asks for something else.
+///
+/// # Errors
+/// A planning error that names a constant which is not allowed.
+pub(crate) fn asked_of_mean(call: &AggregateFunction) -> Result<Option<(Quantile, bool)>> {
+    let Some(function) = ShapeFunction::of(&call.func) else {
+        return Ok(None);
+    };
+    let name = function.sql_name();
+    Ok(match (name, constants_of(name, &call.params.args)?) {
+        (ShapeName::TrimmedMean, Some(Constants::Share(share))) => Some((share, false)),
+        (ShapeName::WinsorizedMean, Some(Constants::Share(share))) => Some((share, true)),
+        _ => None,
+    })
+}
+
+/// The most frequent values that a call asks for; `None` if it asks for something else.
+///
+/// # Errors
+/// A planning error that names a constant which is not allowed.
+pub(crate) fn asked_of_frequency(call: &AggregateFunction) -> Result<Option<Frequency>> {
+    let Some(function) = ShapeFunction::of(&call.func) else {
+        return Ok(None);
+    };
+    let name = function.sql_name();
+    Ok(match (name, constants_of(name, &call.params.args)?) {
+        (ShapeName::Mode, _) => Some(Frequency::Mode),
+        (ShapeName::TopValues, Some(Constants::Number(k))) => Some(Frequency::Counts(k)),
+        (ShapeName::ApproxTopK, Some(Constants::Number(k))) => Some(Frequency::Values(k)),
+        _ => None,
+    })
 }
 
 /// The quantiles from which a call is answered, and the form of its answer; `None` if it is not answered so.

@@ -8,13 +8,12 @@
 //! with their weights; where many values are equal, these are brought together, so that memory grows with the distinct values only.
 
 mod keys;
-mod reads;
 mod strings;
 mod weights;
 
 pub(super) use self::keys::WeightedKeys;
-pub(crate) use self::reads::{ROW, WeightedReads};
 pub(super) use self::strings::WeightedStrings;
+pub(crate) use self::weights::counted as counted_weights;
 pub(super) use self::weights::weight_type;
 
 use datafusion::arrow::array::{ArrayRef, AsArray, UInt64Array};
@@ -25,7 +24,7 @@ use crate::kernel::cpu::groups::segments::Plan;
 use crate::quantile::Found;
 
 /// The weights in the second of the columns that [`counted`](weights::counted) gives.
-fn weights_of(columns: &[ArrayRef]) -> &UInt64Array {
+pub(crate) fn weights_of(columns: &[ArrayRef]) -> &UInt64Array {
     columns[1].as_primitive::<UInt64Type>()
 }
 

@@ -59,7 +59,7 @@ pub(in crate::functions) fn weight_type(
 ///
 /// # Errors
 /// An execution error for a weight below 0, and for one past 64 bits.
-pub(super) fn counted(
+pub(crate) fn counted(
     args: &[ArrayRef],
     mask: Option<&BooleanArray>,
 ) -> Result<(Vec<ArrayRef>, Option<BooleanArray>)> {

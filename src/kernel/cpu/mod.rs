@@ -19,6 +19,7 @@ pub(crate) mod edges;
 mod exact_levels;
 pub(crate) mod exact_sum;
 mod extract;
+pub(crate) mod frequent_cells;
 pub(crate) mod groups;
 mod lists;
 pub(crate) mod moving;
@@ -28,6 +29,7 @@ pub(crate) mod scan_answer;
 mod sketch;
 mod store;
 pub(crate) mod top;
+pub(crate) mod weighted_cells;
 
 use std::sync::Arc;
 

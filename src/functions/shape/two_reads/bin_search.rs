@@ -14,7 +14,7 @@ use crate::threads::locked;
 
 /// A search for the bins of values of one type, with all that does not depend on the values.
 #[derive(Debug)]
-pub(crate) struct BinSearch {
+pub(super) struct BinSearch {
     spec: KeySpec,
     keys: Box<dyn SearchKeys>,
 }
@@ -109,7 +109,7 @@ struct Made {
 
 /// The search that a function made last: all batches of a query ask for the same one. Functions are equal whatever they made last.
 #[derive(Debug, Default)]
-pub(crate) struct LastSearch(Mutex<Option<Arc<Made>>>);
+pub(super) struct LastSearch(Mutex<Option<Arc<Made>>>);
 
 impl LastSearch {
     /// The number of the bin that holds each value, NULL for NULL, by the search that `search` makes of the values of the
@@ -117,7 +117,7 @@ impl LastSearch {
     ///
     /// # Errors
     /// Those of `search`.
-    pub(crate) fn bins_of(
+    pub(super) fn bins_of(
         &self,
         x: &ArrayRef,
         first: Vec<ScalarValue>,

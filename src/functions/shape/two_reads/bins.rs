@@ -1,4 +1,4 @@
-//! Bins of values, whose edges an earlier read of the same values found.
+//! Bins of one width, between ends that an earlier read of the same values found.
 
 use std::sync::Arc;
 
@@ -14,54 +14,24 @@ use datafusion::logical_expr::{
 
 use super::argument::first_value;
 use super::bin_search::{BinSearch, LastSearch};
-use crate::functions::shape::histogram::{Bins, EquiWidth, edges_of_equal_depth};
+use crate::functions::shape::histogram::{Bins, EquiWidth};
 use crate::key::{KeyBits, KeySpec};
 
-/// What the bins of a histogram have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    /// Bins with about the same number of values; the first read gives their edges.
-    Depth,
-    /// Bins of the same width; the first read gives the least and the greatest value.
-    Width,
-}
-
-/// Bins of a column.
+/// Bins of one width. The first read gives the least and the greatest value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Binning {
-    pub(super) kind: Kind,
-    /// Most bins.
+pub(super) struct Binning {
+    /// Number of bins.
     pub(super) bins: usize,
     /// The type of the values.
-    pub(crate) x: DataType,
+    pub(super) x: DataType,
 }
 
 impl Binning {
-    /// At most so many bins with about the same number of values each.
-    pub(crate) fn of_depth(x: DataType, bins: usize) -> Self {
-        let kind = Kind::Depth;
-        Self { kind, bins, x }
-    }
-
-    /// The upper edges of bins with about the same number of values each, each edge once, from the values of the first read.
-    ///
-    /// # Errors
-    /// Internal errors only.
-    pub(crate) fn edges(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
-        let found = self.found(first)?;
-        Ok(edges_of_equal_depth(found.get(1..).unwrap_or_default()))
-    }
-
-    /// The keys of the edges that the first read gives, ascending; empty if it found no values.
+    /// The keys of the least and the greatest value, which the first read gives; empty if it found none.
     fn found(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
         let mut keys = Vec::new();
         for value in first {
             let value = value.to_array()?;
-            let value = match value.as_list_opt::<i32>() {
-                Some(list) if list.is_null(0) => continue,
-                Some(list) => list.value(0),
-                None => value,
-            };
             if value.null_count() == 0 {
                 keys.extend(KeySpec::try_new(&self.x)?.keys(value.as_ref())?);
             }
@@ -73,17 +43,10 @@ impl Binning {
     fn tops(&self, first: &[ScalarValue]) -> Result<Vec<KeyBits>> {
         let found = self.found(first)?;
         let spec = KeySpec::try_new(&self.x)?;
-        match (self.kind, found.as_slice()) {
-            (_, []) => Ok(Vec::new()),
-            (Kind::Depth, [_, edges @ ..]) => {
-                let mut tops = edges_of_equal_depth(edges);
-                tops.pop();
-                Ok(tops)
-            }
-            (Kind::Width, [least, greatest]) => {
-                EquiWidth::try_new(&spec, self.bins)?.tops(&spec, [*least, *greatest])
-            }
-            _ => internal_err!("{} edges", found.len()),
+        match found.as_slice() {
+            [] => Ok(Vec::new()),
+            [least, greatest] => EquiWidth::try_new(&spec, self.bins)?.tops(&spec, [*least, *greatest]),
+            _ => internal_err!("{} ends", found.len()),
         }
     }
 
@@ -91,7 +54,7 @@ impl Binning {
     ///
     /// # Errors
     /// An execution error for bins of one width between ends that are not finite.
-    pub(crate) fn search(&self, first: &[ScalarValue]) -> Result<BinSearch> {
+    fn search(&self, first: &[ScalarValue]) -> Result<BinSearch> {
         BinSearch::try_new(KeySpec::try_new(&self.x)?, &self.tops(first)?)
     }
 
@@ -174,7 +137,7 @@ impl Default for CountsOf {
 }
 
 /// The type of a list of counts.
-pub(crate) fn counts_type() -> DataType {
+fn counts_type() -> DataType {
     DataType::new_list(DataType::UInt64, true)
 }
 
@@ -203,7 +166,7 @@ impl AggregateUDFImpl for CountsOf {
 
 /// A count for each of the numbers 0, 1, .., up to the greatest one.
 #[derive(Debug, Default)]
-pub(crate) struct CountedList(Vec<u64>);
+struct CountedList(Vec<u64>);
 
 impl CountedList {
     /// Adds to the count of a number.
@@ -211,7 +174,7 @@ impl CountedList {
     /// # Errors
     /// An execution error for a count of more than 64 bits.
     #[inline]
-    pub(crate) fn add(&mut self, number: usize, count: u64) -> Result<()> {
+    fn add(&mut self, number: usize, count: u64) -> Result<()> {
         if number >= self.0.len() {
             self.0.resize(number + 1, 0);
         }
@@ -222,16 +185,11 @@ impl CountedList {
         Ok(())
     }
 
-    /// The counts.
-    pub(crate) fn counts(&self) -> &[u64] {
-        &self.0
-    }
-
     /// The counts as a list.
     ///
     /// # Errors
     /// Those of making an array.
-    pub(crate) fn list(&self) -> Result<ScalarValue> {
+    fn list(&self) -> Result<ScalarValue> {
         let counts = Arc::new(UInt64Array::from(self.0.clone()));
         let offsets = OffsetBuffer::from_lengths([counts.len()]);
         let field = Arc::new(Field::new_list_field(DataType::UInt64, true));
@@ -243,7 +201,7 @@ impl CountedList {
     ///
     /// # Errors
     /// An internal error for other states; an execution error for a count of more than 64 bits.
-    pub(crate) fn merge(&mut self, states: &[ArrayRef]) -> Result<()> {
+    fn merge(&mut self, states: &[ArrayRef]) -> Result<()> {
         let Some(lists) = states.first().and_then(|states| states.as_list_opt::<i32>()) else {
             return internal_err!("states of counts that are no lists");
         };
@@ -259,7 +217,7 @@ impl CountedList {
     }
 
     /// Bytes held.
-    pub(crate) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         self.0.capacity() * size_of::<u64>()
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! mad(x)                           first:   median(x)                      second:  median of |x - median|
-//! trimmed_mean(x, p)               first:   the values next to the ends    second:  sum of what lies between them
 //! histogram(x, n, 'equi-width')    first:   the least and greatest value   second:  numbers of values in bins between them
 //! ```
 //! The planner ([`in_two_reads`](crate::planner)) makes a scalar subquery of the first read, for an input that gives the same rows again. The
@@ -11,9 +10,8 @@
 mod answer;
 mod argument;
 mod bin_search;
-pub(crate) mod bins;
+mod bins;
 mod deviations;
-mod mean_between;
 
 use std::sync::Arc;
 
@@ -24,14 +22,12 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF, lit};
 
 use self::answer::{AnswerOf, Form};
-pub(crate) use self::bin_search::LastSearch;
-use self::bins::{BinOf, Binning, CountsOf, Kind};
+use self::bins::{BinOf, Binning, CountsOf};
 use self::deviations::{DeviationFrom, deviation_type};
-use self::mean_between::MeanBetween;
 use super::call::{Constants, constants_of};
 use super::function::ShapeFunction;
 use super::name::ShapeName;
-use crate::functions::{aggregate, call_of as call, constant_list};
+use crate::functions::{aggregate, call_of as call};
 use crate::key::KeySpec;
 use crate::quantile::Method;
 
@@ -50,8 +46,6 @@ enum Way {
         /// Whether deviations are rounded to a type of floating-point numbers; if not, they are whole.
         is_float: bool,
     },
-    /// A mean of what lies between two values.
-    Mean(MeanBetween),
     /// A histogram with bins of the same width.
     Bins(Binning),
 }
@@ -71,15 +65,8 @@ pub(super) fn parts_of_one(n: usize) -> Vec<ScalarValue> {
     (0..=n).map(part).collect()
 }
 
-/// The call that gives the edges of bins with about the same number of values each.
-pub(crate) fn edges_of_depth(x: &Expr, binning: &Binning) -> Expr {
-    let part = DataType::Decimal128(PART_DIGITS + 1, PART_DIGITS as i8);
-    let parts = constant_list(&parts_of_one(binning.bins), &part);
-    call(aggregate(Method::Disc, false), vec![x.clone(), parts])
-}
-
 /// The bin of a value. `first`: the values of the first read.
-pub(crate) fn bin_of(x: &Expr, first: Vec<Expr>, binning: &Binning) -> Expr {
+fn bin_of(x: &Expr, first: Vec<Expr>, binning: &Binning) -> Expr {
     let args = std::iter::once(x.clone()).chain(first).collect();
     ScalarUDF::from(BinOf::new(binning.clone())).call(args)
 }
@@ -101,14 +88,11 @@ impl TwoReads {
             (ShapeName::Mad, _) if deviation_type(data_type).is_some() => Way::Deviation {
                 is_float: data_type.is_floating(),
             },
-            (ShapeName::TrimmedMean | ShapeName::WinsorizedMean, Some(Constants::Share(share)))
-                if share.rest().is_some() =>
-            {
-                Way::Mean(MeanBetween::new(name, share))
-            }
             (ShapeName::EquiWidth, Some(Constants::Number(bins))) if KeySpec::supports(data_type) => {
-                let (kind, x) = (Kind::Width, data_type.clone());
-                Way::Bins(Binning { kind, bins, x })
+                Way::Bins(Binning {
+                    bins,
+                    x: data_type.clone(),
+                })
             }
             _ => return Ok(None),
         };
@@ -128,12 +112,6 @@ impl TwoReads {
                 quantile(Method::Lower, false, lit(0.5)),
                 quantile(Method::Higher, false, lit(0.5)),
             ],
-            Way::Mean(mean) => {
-                // The ranks g + 1 and n - g are the same from both ends.
-                let rest = mean.share.rest().map(lit);
-                let of_end = |descending| rest.clone().map(|rest| quantile(Method::Disc, descending, rest));
-                [true, false].into_iter().filter_map(of_end).collect()
-            }
             Way::Bins(_) => vec![
                 quantile(Method::Disc, false, lit(0.0)),
                 quantile(Method::Disc, false, lit(1.0)),
@@ -151,7 +129,6 @@ impl TwoReads {
                 let first = self.beside(first).split_off(1);
                 vec![bin_of(&self.x, first, binning)]
             }
-            Way::Mean(_) => first.to_vec(),
         }
     }
 
@@ -175,11 +152,6 @@ impl TwoReads {
                 let medians = methods.iter().map(median);
                 medians.chain([count(deviation.clone())]).collect()
             }
-            (Way::Mean(mean), columns) => {
-                let args = std::iter::once(&self.x).chain(columns).cloned().collect();
-                let mean = call(Arc::new(AggregateUDF::from(mean.clone())), args);
-                vec![mean, count(self.x.clone())]
-            }
             (Way::Bins(_), [bin]) => {
                 let counts = Arc::new(AggregateUDF::from(CountsOf::default()));
                 vec![call(counts, vec![bin.clone()]), count(bin.clone())]
@@ -193,7 +165,7 @@ impl TwoReads {
         let args = first.iter().chain(second).cloned().collect();
         let form = match &self.way {
             Way::Deviation { is_float: false } => Form::Deviation,
-            Way::Deviation { is_float: true } | Way::Mean(_) => Form::Value,
+            Way::Deviation { is_float: true } => Form::Value,
             Way::Bins(binning) => Form::Histogram(binning.clone()),
         };
         ScalarUDF::from(AnswerOf::new(form, self.result.clone(), first.len())).call(args)

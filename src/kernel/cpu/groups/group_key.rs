@@ -101,6 +101,19 @@ impl<W: GroupKey> GroupTable<W> {
             + self.group_keys.capacity() * size_of::<W>()
     }
 
+    /// Bytes at most while as many as `more` groups are added.
+    pub(crate) fn bytes_while_adding(&self, more: usize) -> usize {
+        let (mut bytes, groups) = (self.bytes(), self.group_keys.len() + more);
+        // While entries are moved, there are both.
+        if groups * 2 > self.slots.len() {
+            bytes += groups.max(self.slots.len()) * 4 * size_of::<u32>();
+        }
+        if groups > self.group_keys.capacity() {
+            bytes += groups.max(self.group_keys.capacity() * 2) * size_of::<W>();
+        }
+        bytes
+    }
+
     /// Forgets all groups, and keeps the memory for the next ones.
     pub(crate) fn clear(&mut self) {
         self.slots.fill(0);

@@ -1,4 +1,4 @@
-//! Types of views for columns that were sorted without them.
+//! Types of views and dictionaries for columns that were sorted without them.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
 
-/// Gives strings and binary values that were sorted as `LargeUtf8` and `LargeBinary` their types of views again.
+/// Gives strings and binary values that were sorted as `LargeUtf8` and `LargeBinary` their types of views and dictionaries again.
 ///
 /// It is planned above a sort whose rows may go to disk, if the memory pool has a limit: rows that are read back and merged keep all bytes
-/// behind the views of many batches, of which nobody knows when memory is reserved. It has no metrics.
-pub type RestoredViewsExec = Operator<RestoredViewsWork>;
+/// behind the views of many batches, or the dictionaries of these, of which nobody knows when memory is reserved. It has no metrics.
+pub type RestoredTypesExec = Operator<RestoredTypesWork>;
 
-/// Work of a [`RestoredViewsExec`].
+/// Work of a [`RestoredTypesExec`].
 #[derive(Debug)]
-pub struct RestoredViewsWork {
-    /// Those of the sort with views, for which the operator stands with its input.
+pub struct RestoredTypesWork {
+    /// Those of the sort of the rows as they are, for which the operator stands with its input.
     properties: Arc<PlanProperties>,
 }
 
-impl RestoredViewsExec {
-    /// An operator over `input`, which has the rows of `sorted` in their order, without views.
+impl RestoredTypesExec {
+    /// An operator over `input`, which has the rows of `sorted` in their order, as strings and binary values with offsets.
     ///
     /// # Errors
     /// None but internal ones.
     pub fn try_new(input: Arc<dyn ExecutionPlan>, sorted: &dyn ExecutionPlan) -> Result<Self> {
         let properties = Arc::clone(sorted.properties());
-        Self::over(RestoredViewsWork { properties }, vec![input])
+        Self::over(RestoredTypesWork { properties }, vec![input])
     }
 }
 
-impl Work for RestoredViewsWork {
+impl Work for RestoredTypesWork {
     fn name(&self) -> &'static str {
-        "RestoredViewsExec"
+        "RestoredTypesExec"
     }
 
     fn properties(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {

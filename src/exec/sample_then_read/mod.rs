@@ -1,0 +1,355 @@
+//! The operator behind ungrouped calls that a sample and one read of all rows answer.
+//!
+//! ```text
+//! sample ─> what to keep ─┬─ partition 0: count, keep few rows ─┬─> what the counts prove ─┬─ the answer
+//!                         └─ partition 1: count, keep few rows ─┘                          │
+//!                 ^                                                                        │
+//!                 └──────────── what to keep, where something is not proved yet ───────────┘
+//! ```
+//! A question says what is counted and what follows from the counts ([`ByReads`](by_reads::ByReads)); the operator reads.
+
+mod by_reads;
+mod frequent;
+mod mean;
+mod weighted;
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::arrow::array::{ArrayRef, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput, Time};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties, execute_stream};
+use futures::{StreamExt, TryStreamExt};
+
+use self::by_reads::{ByReads, ReadPart};
+use self::frequent::MostFrequent;
+use self::mean::MeanWithoutEnds;
+use self::weighted::Weighted;
+use super::aggregate::Abbreviated;
+use super::give_way::give_way;
+use super::operator::{Execution, Operator, Work, at_the_end};
+use super::reread::RereadableInput;
+use crate::config::QuantilesOptions;
+use crate::functions::shape::Frequency;
+use crate::key::{KeySpec, Width, with_key};
+use crate::quantile::{AnswerSpec, Quantile, QuantileSpec, TypedAnswerSpec};
+use crate::select::while_reading::{SAMPLE, runs};
+use crate::threads::PartitionTasks;
+
+/// The share of a memory limit, as a divisor, that rows may take which a read keeps. Twice that is taken while a list of them grows.
+const KEPT_SHARE: usize = 4;
+
+/// The share of all rows, as a divisor, that a read keeps at most where there is no memory limit.
+const ROWS_SHARE: u64 = 8;
+
+/// Rows that a read may always keep, if there is memory for them.
+const LEAST_KEPT: u64 = 1 << 17;
+
+/// The share of all rows, as a divisor, that is sampled, and most rows of a sample.
+const SAMPLED: (u64, u64) = (64, 4 * SAMPLE);
+
+/// A question of a [`SampleThenReadExec`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum RowsQuestion {
+    /// Quantiles of the first column, whose rows have the weights of the second one.
+    Weighted {
+        quantile_spec: QuantileSpec,
+        /// Whether the answer is a list.
+        is_list: bool,
+    },
+    /// The most frequent values of the only column.
+    Frequent(Frequency),
+    /// The mean of the values of the only column without the ends of their order.
+    Mean {
+        /// The share of values that is an end.
+        share: Quantile,
+        /// Whether the ends are replaced by what is next to them.
+        is_winsorized: bool,
+    },
+}
+
+impl RowsQuestion {
+    /// How the answer follows from the quantiles of weighted values of this type.
+    fn weighted(x: &DataType, quantile_spec: &QuantileSpec, is_list: bool) -> Result<TypedAnswerSpec> {
+        match AnswerSpec::try_new(x, quantile_spec.clone(), is_list, false)? {
+            AnswerSpec::Keys(column) => Ok(column),
+            AnswerSpec::Bytes(_) => internal_err!("values of type {x} have no keys"),
+        }
+    }
+}
+
+impl Display for RowsQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RowsQuestion::Weighted { quantile_spec, .. } => {
+                let (quantiles, method) = (Abbreviated(&quantile_spec.quantiles), quantile_spec.method);
+                write!(f, "weighted_quantiles={quantiles}, method={method}")?;
+                f.write_str(if quantile_spec.descending { " desc" } else { "" })
+            }
+            RowsQuestion::Frequent(frequency) => write!(f, "most_frequent={}", frequency.k()),
+            RowsQuestion::Mean { share, is_winsorized } => {
+                let name = if *is_winsorized {
+                    "winsorized_mean"
+                } else {
+                    "trimmed_mean"
+                };
+                write!(f, "{name}={share}")
+            }
+        }
+    }
+}
+
+/// Answers a question about the rows of an input that can be read again. The output is one row.
+///
+/// It reads a sample first, and then all rows, once if the sample did not mislead: of each read it holds few rows, and reserves memory for
+/// them. Where something is not proved yet, or there was no room for what it wanted to hold, it reads all rows again. Where many values occur
+/// about as often as the most frequent ones, and memory has no limit, its second input answers, an aggregation that holds the values.
+///
+/// Metrics: `input_rows` and `input_reads` (without the sample), `rows_held` (the most that a read held), `sample_time` (elapsed).
+pub type SampleThenReadExec = Operator<SampleThenReadWork>;
+
+/// Work of a [`SampleThenReadExec`]: the question, and the column of its answer.
+#[derive(Debug)]
+pub struct SampleThenReadWork {
+    question: RowsQuestion,
+    schema: SchemaRef,
+}
+
+impl SampleThenReadExec {
+    /// An operator over inputs of which the first one has the columns of the question: values that have keys, and weights. A second one is
+    /// another plan of the answer, for [`Frequent`](RowsQuestion::Frequent) values. `schema` has the column of the answer.
+    ///
+    /// # Errors
+    /// A planning error for a method that values of this type cannot have.
+    pub(crate) fn try_new(
+        inputs: Vec<Arc<dyn ExecutionPlan>>,
+        question: RowsQuestion,
+        schema: SchemaRef,
+    ) -> Result<Self> {
+        if let RowsQuestion::Weighted {
+            quantile_spec,
+            is_list,
+        } = &question
+        {
+            RowsQuestion::weighted(inputs[0].schema().field(0).data_type(), quantile_spec, *is_list)?;
+        }
+        Self::over(SampleThenReadWork { question, schema }, inputs)
+    }
+}
+
+impl Work for SampleThenReadWork {
+    fn name(&self) -> &'static str {
+        "SampleThenReadExec"
+    }
+
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        Ok(at_the_end(Arc::clone(&self.schema), 1, &inputs[0]))
+    }
+
+    fn details(&self) -> String {
+        self.question.to_string()
+    }
+
+    fn wants_partitions(&self) -> bool {
+        true
+    }
+
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let allowed = QuantilesOptions::of(on.context.session_config().options()).read_again;
+        let (rows, context) = (&on.inputs[0], on.reading_context());
+        // The planner has seen that the rows are the same in every execution. Where they cannot be sampled, reads divide all values.
+        let input = RereadableInput::of(rows, &context, allowed)
+            .unwrap_or_else(|| RereadableInput::assumed(rows, &context, 0));
+        let (baseline, work) = (BaselineMetrics::new(on.metrics, on.partition), Arc::clone(self));
+        let reading = Reading {
+            x: on.inputs[0].schema().field(0).data_type().clone(),
+            input,
+            other: on.inputs.get(1).cloned(),
+            context: Arc::clone(&on.context),
+            limit: match on.context.memory_pool().memory_limit() {
+                MemoryLimit::Finite(limit) => limit,
+                MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
+            },
+            memory: on.memory(),
+            input_rows: on.counter("input_rows"),
+            input_reads: on.counter("input_reads"),
+            rows_held: on.counter("rows_held"),
+            sample_time: on.time("sample_time"),
+            compute: baseline.elapsed_compute().clone(),
+        };
+        let answer = async move {
+            let result = work.schema.field(0).data_type();
+            let answer = reading.answer_to(&work.question, result).await?;
+            Ok(RecordBatch::try_new(Arc::clone(&work.schema), vec![answer])?).record_output(&baseline)
+        };
+        Ok(Box::pin(RecordBatchStreamAdapter::new(
+            Arc::clone(&self.schema),
+            futures::stream::once(answer),
+        )))
+    }
+}
+
+/// One execution.
+struct Reading {
+    /// The type of the values.
+    x: DataType,
+    input: RereadableInput,
+    /// The plan that answers questions which are left to it.
+    other: Option<Arc<dyn ExecutionPlan>>,
+    context: Arc<TaskContext>,
+    /// Bytes of the memory pool.
+    limit: usize,
+    memory: MemoryReservation,
+    input_rows: Count,
+    input_reads: Count,
+    rows_held: Count,
+    sample_time: Time,
+    compute: Time,
+}
+
+impl Reading {
+    /// The answer to a question, of the type `result`.
+    async fn answer_to(&self, question: &RowsQuestion, result: &DataType) -> Result<ArrayRef> {
+        let rows = self.input.rows();
+        match question {
+            RowsQuestion::Weighted {
+                quantile_spec,
+                is_list,
+            } => {
+                let column = RowsQuestion::weighted(&self.x, quantile_spec, *is_list)?;
+                with_key!(column.spec().width(), K => {
+                    let bytes = size_of::<(K, u64)>();
+                    let most = self.most_kept(bytes);
+                    let (sample, _reserved) = self.sample(if rows > most { most } else { 0 }, bytes).await?;
+                    let question = Weighted::<K>::try_new(column, &sample, rows, most)?;
+                    drop(sample);
+                    self.answered(question).await
+                })
+            }
+            RowsQuestion::Frequent(frequency) => {
+                let spec = KeySpec::try_new(&self.x)?;
+                with_key!(spec.width(), K => {
+                    let most = self.most_kept(size_of::<K>());
+                    let (sample, _reserved) = self.sample(most, size_of::<K>()).await?;
+                    let question = MostFrequent::<K>::try_new(*frequency, spec, &sample, rows)?;
+                    drop(sample);
+                    let question = match self.limit {
+                        usize::MAX => question.of_at_most(most),
+                        limit => question.within(limit / 2),
+                    };
+                    self.answered(question).await
+                })
+            }
+            RowsQuestion::Mean { share, is_winsorized } => {
+                let specs = [&self.x, result].map(KeySpec::try_new);
+                let [spec, result] = specs;
+                let (spec, result) = (spec?, result?);
+                with_key!(spec.width(), K => {
+                    let bytes = size_of::<(K, u64)>();
+                    let most = self.most_kept(bytes);
+                    let (sample, _reserved) = self.sample(if rows > most { most } else { 0 }, bytes).await?;
+                    let ends = (*share, *is_winsorized);
+                    let question = MeanWithoutEnds::<K>::try_new([spec, result], ends, &sample, rows, most)?;
+                    drop(sample);
+                    self.answered(question).await
+                })
+            }
+        }
+    }
+
+    /// Most rows of so many bytes that a read may keep.
+    fn most_kept(&self, bytes: usize) -> u64 {
+        let room = self.limit / KEPT_SHARE / bytes;
+        (self.input.rows() / ROWS_SHARE).max(LEAST_KEPT).min(room as u64)
+    }
+
+    /// The answer to a question, after as many reads as it needs.
+    async fn answered<Q: ByReads>(&self, mut question: Q) -> Result<ArrayRef> {
+        loop {
+            if let Some(other) = self.other.as_ref().filter(|_| question.is_left()) {
+                return first_column(execute_stream(Arc::clone(other), Arc::clone(&self.context))?).await;
+            }
+            let (streams, mut tasks) = (self.input.read()?, PartitionTasks::new());
+            // All of them begin before one takes the memory for its rows.
+            let parts = streams
+                .iter()
+                .map(|_| question.part(streams.len(), self.memory.new_empty()));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            for (partition, (stream, part)) in streams.into_iter().zip(parts).enumerate() {
+                let scan = Scan {
+                    part,
+                    rows: self.input_rows.clone(),
+                    compute: self.compute.clone(),
+                };
+                tasks.spawn(partition, scan.read(stream));
+            }
+            let parts = tasks.in_order().await?;
+            self.input_reads.add(1);
+            let held = parts.iter().map(ReadPart::held).sum::<usize>();
+            self.rows_held.add(held.saturating_sub(self.rows_held.value()));
+            let _timer = self.compute.timer();
+            if question.narrow(parts)? {
+                return question.answer();
+            }
+        }
+    }
+
+    /// Some of the rows, at most `most` of so many bytes, of all parts of the input, and the memory for them. No rows if there is none.
+    async fn sample(&self, most: u64, bytes: usize) -> Result<(Vec<RecordBatch>, MemoryReservation)> {
+        let (start, rows) = (Instant::now(), self.input.rows());
+        let (share, largest) = SAMPLED;
+        let size = (rows / share)
+            .clamp(SAMPLE, largest)
+            .min(rows.div_ceil(4))
+            .min(most);
+        let reserved = self.memory.new_empty();
+        // As columns, and as a list.
+        if size == 0 || reserved.try_grow(2 * size as usize * bytes).is_err() {
+            return Ok((Vec::new(), reserved));
+        }
+        let mut tasks = PartitionTasks::new();
+        for (partition, stream) in self.input.read_rows(&runs(rows, size))?.into_iter().enumerate() {
+            tasks.spawn(partition, stream.try_collect::<Vec<_>>());
+        }
+        let sample = tasks.in_order().await?.concat();
+        self.sample_time.add_elapsed(start);
+        Ok((sample, reserved))
+    }
+}
+
+/// The first column of the only row of a stream.
+async fn first_column(rows: SendableRecordBatchStream) -> Result<ArrayRef> {
+    let batches: Vec<RecordBatch> = rows.try_collect().await?;
+    match batches.iter().find(|batch| batch.num_rows() > 0) {
+        Some(batch) => Ok(Arc::clone(batch.column(0))),
+        None => internal_err!("an aggregation without a row"),
+    }
+}
+
+/// A read of one partition.
+struct Scan<P> {
+    part: P,
+    rows: Count,
+    compute: Time,
+}
+
+impl<P: ReadPart> Scan<P> {
+    async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<P> {
+        let mut since = Instant::now();
+        while let Some(batch) = stream.next().await {
+            let batch = batch?;
+            self.rows.add(batch.num_rows());
+            let timer = self.compute.timer();
+            self.part.push(&batch)?;
+            timer.done();
+            give_way(&mut since).await;
+        }
+        Ok(self.part)
+    }
+}
