@@ -52,7 +52,6 @@ pub(super) struct RowsCall<'a> {
     question: RowsQuestion,
     /// The columns that the question is about.
     columns: Vec<&'a Expr>,
-    filter: Option<&'a Expr>,
     call: &'a AggregateFunction,
 }
 
@@ -75,7 +74,6 @@ pub(super) fn rows_call<'a>(call: &'a Expr, aggregate: &Aggregate) -> Result<Opt
     Ok(KeySpec::supports(&data_type).then_some(RowsCall {
         question,
         columns,
-        filter: call.params.filter.as_deref(),
         call,
     }))
 }
@@ -137,7 +135,7 @@ impl RowsCall<'_> {
         state: &SessionState,
     ) -> Result<Expr> {
         let rows = LogicalPlanBuilder::from(Arc::clone(input));
-        let rows = match self.filter {
+        let rows = match self.call.params.filter.as_deref() {
             Some(filter) => rows.filter(filter.clone())?,
             None => rows,
         };

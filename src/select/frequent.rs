@@ -21,7 +21,7 @@ pub(crate) const MOST_VALUES: usize = CELLS / 4;
 /// Reads after which too little memory is an error.
 const MOST_READS: usize = 32;
 
-/// What is known of the most frequent values, and what the next read is to count.
+/// A selection of the most frequent values, in reads of all rows: the best of those that were counted, and the cells that the next read counts.
 #[derive(Debug)]
 pub(crate) struct FrequentSelection<K> {
     k: usize,

@@ -32,7 +32,7 @@ const HITTER_SHARE: usize = 512;
 /// Cells of a read that divides cells with too many rows.
 const DIVIDED: usize = 1 << 10;
 
-/// What is known of the ranks of a question, and what the next read of all rows is to find.
+/// A selection of rows by their ranks, in reads of all rows: the keys that were found, and the cells between which the next read looks for others.
 pub(crate) struct WeightedSelection<K> {
     ranks: Ranks,
     width: Width,
@@ -59,7 +59,7 @@ struct Positions<'a, K> {
     ends: Vec<u64>,
     /// The sum of all weights.
     sum: u64,
-    /// As many rows of equal weights tell as much as the sample.
+    /// Number of rows of equal weights that tell as much as the sample.
     equal: f64,
 }
 
@@ -140,12 +140,11 @@ impl<K: Key> WeightedSelection<K> {
     /// The first read: it keeps the rows of brackets around the ranks, and has edges further out. Where the brackets have too many rows, it
     /// divides them.
     fn begin(&mut self, rows: u64) -> Result<()> {
-        let positions = Positions::try_new(&self.sample, self.width)?;
+        let positions = &Positions::try_new(&self.sample, self.width)?;
         let ranks = (self.ranks)(positions.sum);
-        let brackets = |factor| ranks.iter().map(move |rank| (*rank, factor));
-        let around = |(rank, factor)| positions.bracket(rank, factor);
-        let mut inside: Vec<Bracket> = brackets(1.0).map(around).collect();
-        let outside: Vec<Bracket> = brackets(OUTER).map(around).collect();
+        let around = |factor| ranks.iter().map(move |rank| positions.bracket(*rank, factor));
+        let (mut inside, outside): (Vec<Bracket>, Vec<Bracket>) =
+            (around(1.0).collect(), around(OUTER).collect());
         inside.dedup();
         let ends = inside
             .iter()

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::by_reads::{ByReads, ReadPart, append_values};
 use crate::functions::CHANGED;
 use crate::functions::shape::{ExactMean, ExactTotal};
-use crate::kernel::cpu::weighted_cells::{CellCounts, KeepingCells, WeightedCells};
+use crate::kernel::cpu::weighted_cells::{KeepingCells, MergedCells, WeightedCells};
 use crate::key::{Key, KeyBits, KeySpec};
 use crate::quantile::Quantile;
 use crate::select::weighted::WeightedSelection;
@@ -77,8 +77,8 @@ impl<K: Key> MeanWithoutEnds<K> {
         })
     }
 
-    /// The key of the mean, if a read added up, or kept, all that lies between the values next to the ends.
-    fn mean(&self, read: &MeanRead<K>) -> Result<Option<KeyBits>> {
+    /// The key of the mean, if a read added up to `sum`, or kept, all that lies between the values next to the ends.
+    fn mean(&self, read: &MergedCells<K>, mut sum: ExactTotal) -> Result<Option<KeyBits>> {
         let n = read.counts.total()?;
         let end = self.share.whole_part_of(n);
         let (low, high) = (self.selection.key_at(end + 1)?, self.selection.key_at(n - end)?);
@@ -92,7 +92,7 @@ impl<K: Key> MeanWithoutEnds<K> {
         }
         // The values at the bounds count, without the ends or with them.
         let without = if self.is_winsorized { 0 } else { end };
-        let (count, mut sum) = (n - 2 * without, read.sum.clone());
+        let count = n - 2 * without;
         let mut add = |key: KeyBits, copies: u64| self.mean.add(&mut sum, &self.spec, key, copies);
         let (mut up_to_low, mut from_high) = (0, 0);
         for (cell, range) in self.selection.brackets().enumerate() {
@@ -136,13 +136,6 @@ impl<K: Key> MeanWithoutEnds<K> {
     }
 }
 
-/// What all parts of a read found.
-struct MeanRead<K> {
-    counts: CellCounts,
-    kept: Option<Vec<Vec<(K, u64)>>>,
-    sum: ExactTotal,
-}
-
 impl<K: Key> ByReads for MeanWithoutEnds<K> {
     type Part = MeanPart<K>;
 
@@ -160,22 +153,12 @@ impl<K: Key> ByReads for MeanWithoutEnds<K> {
     }
 
     fn narrow(&mut self, parts: Vec<MeanPart<K>>) -> Result<bool> {
-        let mut read = MeanRead {
-            counts: CellCounts::new(self.cells.len()),
-            kept: Some(Vec::new()),
-            sum: ExactTotal::default(),
-        };
-        let mut reserved = Vec::new();
-        for part in parts {
-            let (own, rows, memory) = part.count.finish();
-            read.counts.add(&own);
-            read.kept = read.kept.zip(rows).map(|(mut kept, rows)| {
-                kept.push(rows);
-                kept
-            });
-            read.sum.merge(part.sum);
-            reserved.push(memory);
-        }
+        let mut sum = ExactTotal::default();
+        let parts = parts.into_iter().map(|part| {
+            sum.merge(part.sum);
+            part.count
+        });
+        let read = MergedCells::of(self.cells.len(), parts);
         let now = read.counts.total()?;
         let n = *self.seen.get_or_insert(now);
         if n != now {
@@ -186,7 +169,7 @@ impl<K: Key> ByReads for MeanWithoutEnds<K> {
         }
         let is_found = self.selection.narrow(&read.counts, read.kept.as_deref())?;
         if is_found {
-            self.answer = self.mean(&read)?;
+            self.answer = self.mean(&read, sum)?;
             if self.answer.is_some() {
                 return Ok(true);
             }

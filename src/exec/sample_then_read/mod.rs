@@ -224,9 +224,8 @@ impl Reading {
             } => {
                 let column = RowsQuestion::weighted(&self.x, quantile_spec, *is_list)?;
                 with_key!(column.spec().width(), K => {
-                    let bytes = size_of::<(K, u64)>();
-                    let most = self.most_kept(bytes);
-                    let (sample, _reserved) = self.sample(if rows > most { most } else { 0 }, bytes).await?;
+                    let most = self.most_kept(size_of::<(K, u64)>());
+                    let (sample, _reserved) = self.sample_around_ranks::<K>(most).await?;
                     let question = Weighted::<K>::try_new(column, &sample, rows, most)?;
                     drop(sample);
                     self.answered(question).await
@@ -247,13 +246,10 @@ impl Reading {
                 })
             }
             RowsQuestion::Mean { share, is_winsorized } => {
-                let specs = [&self.x, result].map(KeySpec::try_new);
-                let [spec, result] = specs;
-                let (spec, result) = (spec?, result?);
+                let (spec, result) = (KeySpec::try_new(&self.x)?, KeySpec::try_new(result)?);
                 with_key!(spec.width(), K => {
-                    let bytes = size_of::<(K, u64)>();
-                    let most = self.most_kept(bytes);
-                    let (sample, _reserved) = self.sample(if rows > most { most } else { 0 }, bytes).await?;
+                    let most = self.most_kept(size_of::<(K, u64)>());
+                    let (sample, _reserved) = self.sample_around_ranks::<K>(most).await?;
                     let ends = (*share, *is_winsorized);
                     let question = MeanWithoutEnds::<K>::try_new([spec, result], ends, &sample, rows, most)?;
                     drop(sample);
@@ -298,6 +294,12 @@ impl Reading {
                 return question.answer();
             }
         }
+    }
+
+    /// A sample for brackets around ranks; no rows where a read may keep all rows, which are `most` at most.
+    async fn sample_around_ranks<K>(&self, most: u64) -> Result<(Vec<RecordBatch>, MemoryReservation)> {
+        let size = if self.input.rows() > most { most } else { 0 };
+        self.sample(size, size_of::<(K, u64)>()).await
     }
 
     /// Some of the rows, at most `most` of so many bytes, of all parts of the input, and the memory for them. No rows if there is none.

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::by_reads::{ByReads, ReadPart};
 use crate::functions::{CHANGED, counted_weights, weights_of};
-use crate::kernel::cpu::weighted_cells::{CellCounts, KeepingCells, WeightedCells};
+use crate::kernel::cpu::weighted_cells::{KeepingCells, MergedCells, WeightedCells};
 use crate::key::{Key, KeySpec};
 use crate::quantile::TypedAnswerSpec;
 use crate::select::weighted::WeightedSelection;
@@ -71,16 +71,9 @@ impl<K: Key> ByReads for Weighted<K> {
     }
 
     fn narrow(&mut self, parts: Vec<WeightedPart<K>>) -> Result<bool> {
-        let mut counts = CellCounts::new(self.cells.len());
-        let (mut kept, mut reserved, mut is_whole) = (Vec::new(), Vec::new(), true);
-        for part in parts {
-            let (own, rows, memory) = part.count.finish();
-            counts.add(&own);
-            is_whole &= rows.is_some();
-            kept.extend(rows);
-            reserved.push(memory);
-        }
-        let now = [counts.rows.iter().sum(), counts.total()?];
+        let parts = parts.into_iter().map(|part| part.count);
+        let read = MergedCells::of(self.cells.len(), parts);
+        let now = [read.counts.rows.iter().sum(), read.counts.total()?];
         let [rows, weight] = *self.seen.get_or_insert(now);
         if [rows, weight] != now {
             return exec_err!(
@@ -89,8 +82,10 @@ impl<K: Key> ByReads for Weighted<K> {
                 now[1]
             );
         }
-        let is_done = self.selection.narrow(&counts, is_whole.then_some(&kept))?;
-        self.cells = Arc::new(self.selection.keeping_cells());
+        let is_done = self.selection.narrow(&read.counts, read.kept.as_deref())?;
+        if !is_done {
+            self.cells = Arc::new(self.selection.keeping_cells());
+        }
         Ok(is_done)
     }
 

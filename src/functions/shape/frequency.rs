@@ -9,6 +9,8 @@ use datafusion::arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::Result;
 
 use super::asked::Asked;
+use super::call::Constants;
+use super::name::ShapeName;
 use super::sorted::Sorted;
 use crate::functions::collected::InOrder;
 use crate::functions::topk::{firsts, lists};
@@ -43,6 +45,16 @@ pub(super) struct Frequent<I> {
 }
 
 impl Frequency {
+    /// What a function of this name asks for with these constants; `None` if it asks for something else.
+    pub(super) fn of(name: ShapeName, constants: Constants) -> Option<Self> {
+        match (name, constants) {
+            (ShapeName::Mode, _) => Some(Frequency::Mode),
+            (ShapeName::TopValues, Constants::Number(k)) => Some(Frequency::Counts(k)),
+            (ShapeName::ApproxTopK, Constants::Number(k)) => Some(Frequency::Values(k)),
+            _ => None,
+        }
+    }
+
     /// Most values that are wanted.
     pub(crate) fn k(self) -> usize {
         match self {

@@ -118,11 +118,10 @@ impl ShapeFunction {
         let constants = evaluated_constants(self.sql_name, args)?;
         let (x, is_distinct) = (args.expr_fields[0].data_type(), args.is_distinct);
         let order = Order::try_new(x)?;
-        let about_frequency = |asked| Ok(about_any::<M, _>(order.clone(), asked, is_distinct));
+        if let Some(frequency) = Frequency::of(self.sql_name, constants) {
+            return Ok(about_any::<M, _>(order, frequency, is_distinct));
+        }
         match (self.sql_name, constants) {
-            (ShapeName::Mode, _) => about_frequency(Frequency::Mode),
-            (ShapeName::TopValues, Constants::Number(k)) => about_frequency(Frequency::Counts(k)),
-            (ShapeName::ApproxTopK, Constants::Number(k)) => about_frequency(Frequency::Values(k)),
             (ShapeName::Histogram, Constants::Number(bins)) => {
                 Ok(about_any::<M, _>(order, EquiDepth(bins), is_distinct))
             }

@@ -147,7 +147,7 @@ impl ExactMean {
 }
 
 /// An exact sum, of floating-point numbers or of integers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct ExactTotal {
     floats: ExactSum,
     integers: IntegerSum,
@@ -185,7 +185,7 @@ impl Message for ExactTotal {
 }
 
 /// An exact sum of integers of up to 128 bits. Those of up to 64 bits stay in `small`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct IntegerSum {
     small: i128,
     large: i256,

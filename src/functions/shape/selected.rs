@@ -43,12 +43,8 @@ pub(crate) fn asked_of_frequency(call: &AggregateFunction) -> Result<Option<Freq
         return Ok(None);
     };
     let name = function.sql_name();
-    Ok(match (name, constants_of(name, &call.params.args)?) {
-        (ShapeName::Mode, _) => Some(Frequency::Mode),
-        (ShapeName::TopValues, Some(Constants::Number(k))) => Some(Frequency::Counts(k)),
-        (ShapeName::ApproxTopK, Some(Constants::Number(k))) => Some(Frequency::Values(k)),
-        _ => None,
-    })
+    let constants = constants_of(name, &call.params.args)?;
+    Ok(constants.and_then(|constants| Frequency::of(name, constants)))
 }
 
 /// The quantiles from which a call is answered, and the form of its answer; `None` if it is not answered so.

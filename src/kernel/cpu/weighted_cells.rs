@@ -167,6 +167,37 @@ impl<K: Key> WeightedCells<K> {
     }
 }
 
+/// What all parts of a read counted and kept.
+pub(crate) struct MergedCells<K> {
+    pub(crate) counts: CellCounts,
+    /// The rows of the cells that keep theirs, part by part; `None` if there was no room for all of them.
+    pub(crate) kept: Option<Vec<Vec<(K, u64)>>>,
+    /// Holds the memory of `kept`.
+    _reserved: Vec<MemoryReservation>,
+}
+
+impl<K: Key> MergedCells<K> {
+    /// The parts of a read between `cells` cells.
+    pub(crate) fn of(cells: usize, parts: impl Iterator<Item = WeightedCells<K>>) -> Self {
+        let (mut counts, mut reserved) = (CellCounts::new(cells), Vec::new());
+        let mut kept = Some(Vec::new());
+        for part in parts {
+            let (own, rows, memory) = part.finish();
+            counts.add(&own);
+            match (&mut kept, rows) {
+                (Some(kept), Some(rows)) => kept.push(rows),
+                _ => kept = None,
+            }
+            reserved.push(memory);
+        }
+        Self {
+            counts,
+            kept,
+            _reserved: reserved,
+        }
+    }
+}
+
 /// Makes room for as many rows again, beside `others` bytes; `false` if there is no memory for that.
 fn grow<K>(kept: &mut Vec<(K, u64)>, others: usize, memory: &MemoryReservation) -> bool {
     let (now, more) = (kept.capacity(), kept.capacity().max(BLOCK));
