@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::time::Duration;
 
 use datafusion::config::Dialect as DialectName;
 use datafusion::prelude::SessionContext;
@@ -29,6 +30,7 @@ pub(super) struct PromptHelper {
     ctx: SessionContext,
     files: FilenameCompleter,
     has_color: bool,
+    patience: Duration,
     pub(super) dialect: DialectName,
 }
 
@@ -39,7 +41,15 @@ impl PromptHelper {
             ctx,
             files: FilenameCompleter::new(),
             has_color: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            patience: names::PATIENCE,
             dialect,
+        }
+    }
+
+    fn names(&self) -> Names<'_> {
+        Names {
+            ctx: &self.ctx,
+            patience: self.patience,
         }
     }
 
@@ -132,8 +142,8 @@ impl PromptHelper {
         match written.as_slice() {
             [] => names(COMMANDS.iter().map(|name| (*name).to_owned()).collect()),
             ["\\i", ..] => self.files.complete_path(line, pos),
-            ["\\d"] => names(Names(&self.ctx).tables()),
-            ["\\h"] => names(Names(&self.ctx).functions()),
+            ["\\d"] => names(self.names().tables()),
+            ["\\h"] => names(self.names().functions()),
             ["\\timing"] => names(["on", "off"].map(str::to_owned).into()),
             ["\\pset"] => names(vec!["format".to_owned()]),
             ["\\pset", "format"] => names(formats().collect()),
@@ -145,7 +155,7 @@ impl PromptHelper {
         let dialect = dialect_from_str(self.dialect).unwrap_or_else(|| Box::new(GenericDialect {}));
         let typed = typed(line, pos, dialect.as_ref());
         let word = line.get(typed.start..pos).unwrap_or_default();
-        let names = Names(&self.ctx);
+        let names = self.names();
         let candidates = match &typed.wanted {
             Wanted::Nothing => Vec::new(),
             Wanted::File => return self.complete_path(line, pos, typed.start),
@@ -288,7 +298,11 @@ mod tests {
         ] {
             ctx.sql(statement).await.unwrap().collect().await.unwrap();
         }
-        let helper = PromptHelper::new(ctx, DialectName::Generic);
+        let helper = PromptHelper {
+            // A machine that is busy with other tests may take longer than a user waits.
+            patience: Duration::from_mins(1),
+            ..PromptHelper::new(ctx, DialectName::Generic)
+        };
         let path = path.display();
         for (text, word, expected) in [
             ("sel|", "sel", vec!["select"]),

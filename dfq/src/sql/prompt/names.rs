@@ -7,8 +7,8 @@ use datafusion::prelude::SessionContext;
 
 use super::context::Source;
 
-/// How long columns of one file are looked for.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a prompt looks for the columns of one table while its user waits for them.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Most tables whose columns are listed before a statement names any.
 const MOST_TABLES: usize = 50;
@@ -172,12 +172,16 @@ fn in_case_of(word: &str, keywords: &[&str]) -> Vec<String> {
 }
 
 /// The names of a session.
-pub(super) struct Names<'a>(pub(super) &'a SessionContext);
+pub(super) struct Names<'a> {
+    pub(super) ctx: &'a SessionContext,
+    /// How long the columns of one table are looked for, which may have to be read from a file.
+    pub(super) patience: Duration,
+}
 
 impl Names<'_> {
     /// The functions that statements call, without those that stand for one way to call another.
     pub(super) fn functions(&self) -> Vec<String> {
-        let state = self.0.state();
+        let state = self.ctx.state();
         let all: Vec<_> = state
             .scalar_functions()
             .keys()
@@ -202,18 +206,18 @@ impl Names<'_> {
 
     /// The functions that give rows.
     pub(super) fn table_functions(&self) -> Vec<String> {
-        self.0.state().table_functions().keys().cloned().collect()
+        self.ctx.state().table_functions().keys().cloned().collect()
     }
 
     /// The options of the session.
     pub(super) fn settings(&self) -> Vec<String> {
-        let entries = self.0.copied_config().options().entries();
+        let entries = self.ctx.copied_config().options().entries();
         entries.into_iter().map(|entry| entry.key).collect()
     }
 
     /// Values of an option: the one that it has, and those of a switch.
     pub(super) fn values(&self, setting: &str) -> Vec<String> {
-        let entries = self.0.copied_config().options().entries();
+        let entries = self.ctx.copied_config().options().entries();
         let entry = entries
             .into_iter()
             .find(|entry| entry.key.eq_ignore_ascii_case(setting));
@@ -229,9 +233,9 @@ impl Names<'_> {
 
     /// The tables by the names that reach them: alone in the default schema, with the schema's elsewhere.
     pub(super) fn tables(&self) -> Vec<String> {
-        let options = self.0.copied_config();
+        let options = self.ctx.copied_config();
         let default = &options.options().catalog;
-        let Some(catalog) = self.0.catalog(&default.default_catalog) else {
+        let Some(catalog) = self.ctx.catalog(&default.default_catalog) else {
             return Vec::new();
         };
         let mut tables = Vec::new();
@@ -279,7 +283,7 @@ impl Names<'_> {
         if table.table().contains("://") {
             return Vec::new();
         }
-        let found = tokio::time::timeout(PATIENCE, self.0.table_provider(table)).await;
+        let found = tokio::time::timeout(self.patience, self.ctx.table_provider(table)).await;
         let Ok(Ok(table)) = found else { return Vec::new() };
         table
             .schema()
