@@ -75,6 +75,14 @@ impl Extents {
         self.0.iter().map(|extent| Some(extent.known?.values)).sum()
     }
 
+    /// The least and the greatest bound of values; `None` if there is none.
+    pub(super) fn ends(&self) -> Option<[KeyBits; 2]> {
+        let known = self.0.iter().filter_map(|extent| extent.known);
+        let bounds = known.filter(|known| known.values > 0).map(|known| known.bounds);
+        let ends = bounds.map(|bounds| [bounds.first, bounds.last]);
+        ends.reduce(|[least, greatest], [first, last]| [least.min(first), greatest.max(last)])
+    }
+
     /// For each rank (from 1, ascending) a bracket that is proved to hold its key; `None` if some extent is unknown.
     pub(super) fn brackets(&self, ranks: &[u64]) -> Option<Vec<Bracket>> {
         let known: Option<Vec<KnownValues>> = self.0.iter().map(|extent| extent.known).collect();

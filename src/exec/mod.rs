@@ -90,8 +90,8 @@ pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
 pub(crate) use reread::is_worth_two_reads;
 pub use restored_types::RestoredTypesExec;
-pub(crate) use sample_then_read::RowsQuestion;
 pub use sample_then_read::SampleThenReadExec;
+pub(crate) use sample_then_read::{MOST_COUNTED_BINS, RowsQuestion};
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;

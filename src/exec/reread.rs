@@ -32,7 +32,7 @@ use super::row_source::RowSource;
 #[cfg(feature = "parquet")]
 use super::statistics;
 use crate::config::ReadAgain;
-use crate::key::KeySpec;
+use crate::key::{KeyBits, KeySpec};
 use crate::select::while_reading::LEAST_ROWS;
 
 /// An input that can be read again.
@@ -262,6 +262,28 @@ impl RereadableInput {
         if !are_trusted(spec.data_type()) {
             return Ok(None);
         }
+        self.told_extents(argument, spec).await
+    }
+
+    /// The least and the greatest key of `argument`, a column of the input, as statistics tell: they need not be right. `None` if they tell none.
+    ///
+    /// # Errors
+    /// Those of reading the metadata of files.
+    pub(super) async fn told_ends(
+        &self,
+        argument: &Arc<dyn PhysicalExpr>,
+        spec: &KeySpec,
+    ) -> Result<Option<[KeyBits; 2]>> {
+        let extents = self.told_extents(argument, spec).await?;
+        Ok(extents.and_then(|extents| extents.ends()))
+    }
+
+    /// What statistics say of the values of `argument`, whether they bound all values or not.
+    async fn told_extents(
+        &self,
+        argument: &Arc<dyn PhysicalExpr>,
+        spec: &KeySpec,
+    ) -> Result<Option<Extents>> {
         let (mut node, mut argument) = (&self.plan, Arc::clone(argument));
         while let Some(input) = repeats(node) {
             if node.is::<FilterExec>() {

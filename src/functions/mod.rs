@@ -77,7 +77,7 @@ pub use parsed::rewrite_calls;
 pub(crate) use peak::PeakSize;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use ranks::RankFunction;
-pub(crate) use shape::{ShapeFunction, TwoReads, tukey_fences};
+pub(crate) use shape::{ShapeFunction, tukey_fences};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 pub(crate) use vector_pairs::dimension_of;

@@ -48,7 +48,6 @@ mod staged;
 mod staged_call;
 mod staged_node;
 mod swap;
-mod two_reads;
 mod windows;
 
 #[cfg(feature = "ballista")]

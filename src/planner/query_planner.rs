@@ -23,8 +23,8 @@ use super::grouped_topk::{bind_rows, rewrite_topk};
 use super::memory::with_memory_rules;
 use super::ranks::bind_constants;
 use super::rewrite::{host_groups, rewrite};
+use super::sample_then_read::sample_then_read;
 use super::staged::into_stages;
-use super::two_reads::in_two_reads;
 use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, GiveWayRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
@@ -204,7 +204,7 @@ impl QuantilesPlanner {
             .transform_data(bind_constants)?;
         if !self.staged && !self.wraps_another() {
             let (plan, before) = (rewritten.data, rewritten.transformed);
-            rewritten = in_two_reads(plan, session).await?;
+            rewritten = sample_then_read(plan, session).await?;
             rewritten.transformed |= before;
         }
         rewritten = rewritten

@@ -1,28 +1,37 @@
 //! Plans ungrouped calls that a sample and one read of all rows answer as operators, where values would be held else.
 //!
 //! ```text
-//! Aggregate: exact_quantiles(x, q, 'disc', weight)     Projection: (subquery)
-//!   TableScan: t                                    ->   EmptyRelation
-//!                                                      subquery: SampleThenRead
-//!                                                        Projection: x, weight
-//!                                                          TableScan: t
+//! Aggregate: exact_quantiles(x, q, 'disc', weight), count(*)     Projection: (subquery), count(*)
+//!   TableScan: t                                              ->   Aggregate: count(*)
+//!                                                                    TableScan: t
+//!                                                                subquery: SampleThenRead
+//!                                                                  Projection: x, weight
+//!                                                                    TableScan: t
 //! ```
-//! The most frequent values have a second input, the aggregation itself: it runs where the sample shows that most values are to be held.
+//! A subquery runs once, before the rest of the plan (`ScalarSubqueryExec`). The most frequent values have a second input, the aggregation itself: it
+//! runs where the sample shows that most values are to be held.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field};
+use datafusion::catalog::Session;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, Spans};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::logical_plan::Subquery;
-use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
 use super::call_spec::aggregate_call;
 use super::node::{Node, NodeKind};
-use crate::exec::{RowsQuestion, SampleThenReadExec};
-use crate::functions::shape::{asked_of_frequency, asked_of_mean};
+use super::repeatable::is_repeatable;
+use super::rewrite::has_subquery;
+use crate::config::{QuantilesOptions, ReadAgain, StrategyName};
+use crate::exec::{MOST_COUNTED_BINS, RowsQuestion, SampleThenReadExec, is_worth_two_reads};
+use crate::functions::shape::{ShapeQuestion, asked_of_values};
 use crate::functions::{Arguments, ExactQuantiles, constant_quantiles};
 use crate::key::KeySpec;
 use crate::select::frequent::MOST_VALUES;
@@ -47,8 +56,130 @@ impl NodeKind for RowsQuestion {
     }
 }
 
+/// Answers calls of ungrouped aggregations by a sample and reads where their input can be read again, and is large, in subqueries too.
+///
+/// # Errors
+/// DataFusion's.
+pub(super) async fn sample_then_read(
+    plan: LogicalPlan,
+    session: &dyn Session,
+) -> Result<Transformed<LogicalPlan>> {
+    let options = session.config_options();
+    let (own, optimizer) = (QuantilesOptions::of(options), &options.optimizer);
+    let allowed = own.read_again;
+    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+        return Ok(Transformed::no(plan));
+    };
+    let may_read = allowed != ReadAgain::Never && own.strategy == StrategyName::Auto;
+    if !may_read || !optimizer.enable_physical_uncorrelated_scalar_subquery {
+        return Ok(Transformed::no(plan));
+    }
+    let mut inputs = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Aggregate(aggregate) = node
+            && !rows_calls(aggregate)?.is_empty()
+            && is_simple(&aggregate.input)?
+            && is_repeatable(&aggregate.input)?
+        {
+            inputs.push(Arc::clone(&aggregate.input));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    let mut wanted = Vec::new();
+    for input in inputs {
+        let physical = DefaultPhysicalPlanner::default()
+            .create_physical_plan(&input, state)
+            .await?;
+        if is_worth_two_reads(&physical, &state.task_ctx(), allowed) {
+            wanted.push(input);
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(Transformed::no(plan));
+    }
+    plan.transform_up_with_subqueries(|node| match node {
+        LogicalPlan::Aggregate(aggregate) if wanted.contains(&aggregate.input) => {
+            let calls = rows_calls(&aggregate)?;
+            if calls.is_empty() {
+                return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
+            }
+            planned(&aggregate, calls, state).map(Transformed::yes)
+        }
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+/// Whether a plan is a table, with filters and projections over it.
+fn is_simple(plan: &LogicalPlan) -> Result<bool> {
+    let mut is_simple = true;
+    plan.apply(|node| {
+        let is_known = matches!(
+            node,
+            LogicalPlan::TableScan(_)
+                | LogicalPlan::Filter(_)
+                | LogicalPlan::Projection(_)
+                | LogicalPlan::SubqueryAlias(_)
+        );
+        is_simple = is_known && !node.expressions().iter().any(has_subquery);
+        Ok(if is_simple {
+            TreeNodeRecursion::Continue
+        } else {
+            TreeNodeRecursion::Stop
+        })
+    })?;
+    Ok(is_simple)
+}
+
+/// The calls of an aggregation that are answered by a sample and reads, by their places; none if it has groups, or an expression with a subquery.
+///
+/// # Errors
+/// A planning error for constants that are not allowed.
+fn rows_calls(aggregate: &Aggregate) -> Result<BTreeMap<usize, RowsCall<'_>>> {
+    let calls = &aggregate.aggr_expr;
+    if !aggregate.group_expr.is_empty() || calls.iter().any(|call| has_subquery(call) || call.is_volatile()) {
+        return Ok(BTreeMap::new());
+    }
+    let found = calls.iter().enumerate().map(|(place, call)| {
+        let found = rows_call(call, aggregate)?;
+        Ok(found.map(|found| (place, found)))
+    });
+    found.filter_map(Result::transpose).collect()
+}
+
+/// The plan that stands in for an aggregation of which some calls are answered by a sample and reads.
+fn planned(
+    aggregate: &Aggregate,
+    mut calls: BTreeMap<usize, RowsCall<'_>>,
+    state: &SessionState,
+) -> Result<LogicalPlan> {
+    let (mut others, mut answers) = (Vec::new(), Vec::new());
+    for (place, asked) in aggregate.aggr_expr.iter().enumerate() {
+        let name = asked.schema_name().to_string();
+        answers.push(match calls.remove(&place) {
+            Some(call) => {
+                let answer_type = asked.get_type(aggregate.input.schema())?;
+                call.answer(answer_type, &aggregate.input, state)?.alias(name)
+            }
+            None => {
+                others.push(asked.clone());
+                Expr::Column(Column::new_unqualified(name))
+            }
+        });
+    }
+    let others = match others.is_empty() {
+        true => LogicalPlanBuilder::empty(true).build()?,
+        false => LogicalPlan::Aggregate(Aggregate::try_new(
+            Arc::clone(&aggregate.input),
+            Vec::new(),
+            others,
+        )?),
+    };
+    let answers = Projection::try_new_with_schema(answers, Arc::new(others), Arc::clone(&aggregate.schema))?;
+    Ok(LogicalPlan::Projection(answers))
+}
+
 /// A call that a [`SampleThenReadNode`] answers.
-pub(super) struct RowsCall<'a> {
+struct RowsCall<'a> {
     question: RowsQuestion,
     /// The columns that the question is about.
     columns: Vec<&'a Expr>,
@@ -59,7 +190,7 @@ pub(super) struct RowsCall<'a> {
 ///
 /// # Errors
 /// A planning error for constants that are not allowed.
-pub(super) fn rows_call<'a>(call: &'a Expr, aggregate: &Aggregate) -> Result<Option<RowsCall<'a>>> {
+fn rows_call<'a>(call: &'a Expr, aggregate: &Aggregate) -> Result<Option<RowsCall<'a>>> {
     let Some(call) = aggregate_call(call).filter(|call| !call.params.distinct) else {
         return Ok(None);
     };
@@ -113,14 +244,15 @@ fn weighted(call: &AggregateFunction) -> Result<Option<(RowsQuestion, Vec<&Expr>
 
 /// The question of a call about the values of one column, and that column.
 fn about_values(call: &AggregateFunction) -> Result<Option<(RowsQuestion, Vec<&Expr>)>> {
-    let question = match (asked_of_frequency(call)?, asked_of_mean(call)?) {
-        (Some(frequency), _) if (1..=MOST_VALUES).contains(&frequency.k()) => {
-            RowsQuestion::Frequent(frequency)
-        }
-        (_, Some((share, is_winsorized))) => RowsQuestion::Mean { share, is_winsorized },
-        _ => return Ok(None),
-    };
-    Ok(call.params.args.first().map(|x| (question, vec![x])))
+    let question = asked_of_values(call)?.filter(|question| match question {
+        ShapeQuestion::Frequent(frequency) => (1..=MOST_VALUES).contains(&frequency.k()),
+        ShapeQuestion::EquiWidth(bins) => *bins <= MOST_COUNTED_BINS,
+        ShapeQuestion::Mean { .. } | ShapeQuestion::Deviation => true,
+    });
+    let x = call.params.args.first();
+    Ok(question
+        .zip(x)
+        .map(|(question, x)| (RowsQuestion::Shape(question), vec![x])))
 }
 
 impl RowsCall<'_> {
@@ -128,12 +260,7 @@ impl RowsCall<'_> {
     ///
     /// # Errors
     /// DataFusion's.
-    pub(super) fn answer(
-        self,
-        answer_type: DataType,
-        input: &Arc<LogicalPlan>,
-        state: &SessionState,
-    ) -> Result<Expr> {
+    fn answer(self, answer_type: DataType, input: &Arc<LogicalPlan>, state: &SessionState) -> Result<Expr> {
         let rows = LogicalPlanBuilder::from(Arc::clone(input));
         let rows = match self.call.params.filter.as_deref() {
             Some(filter) => rows.filter(filter.clone())?,
@@ -143,7 +270,7 @@ impl RowsCall<'_> {
         let columns = rows.project(columns.map(|(column, name)| column.clone().alias(name)))?;
         let columns = columns.build()?;
         let mut inputs = vec![state.optimize(&columns)?];
-        if let RowsQuestion::Frequent(_) = self.question {
+        if let RowsQuestion::Shape(ShapeQuestion::Frequent(_)) = self.question {
             let mut call = self.call.clone();
             call.params.filter = None;
             call.params.order_by.clear();
@@ -162,7 +289,7 @@ impl RowsCall<'_> {
 }
 
 /// The only value of the only row of an optimized plan.
-pub(super) fn scalar(plan: LogicalPlan) -> Expr {
+fn scalar(plan: LogicalPlan) -> Expr {
     Expr::ScalarSubquery(Subquery {
         subquery: Arc::new(plan),
         outer_ref_columns: Vec::new(),

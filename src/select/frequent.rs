@@ -1,89 +1,138 @@
 //! The most frequent values of a column, by few reads of its rows, of which few values are held.
 //!
 //! ```text
-//! sample ─> a candidate for each cell ─> read: rows of the candidate, and of the others in its cell ─┬─ no cell has as many others as
-//!                                              ^                                                      │  the k-th candidate has rows: done
-//!                                              └──── all values of the cells that have ──────────────┘
+//! sample ─> a candidate for each of 16 384 cells ─> read: rows of each candidate, and of the others in each cell ─┬─ no cell has as many others
+//!                                                         ^                                                       │  as the k-th candidate
+//!                                                         └───────── all values of the cells that have ───────────┘  has rows: done
 //! ```
 //! A cell has the values whose hashes begin alike. Whatever the sample says, the counts prove that no other value is among the most frequent.
+//!
+//! Where some values stand out of the sample, the first read counts all values of the cells with much in the sample beside the candidate, and is
+//! most often the only one. Where millions of values occur about as often, the others have millions of cells: few of them reach the rows of the k-th
+//! candidate, and the second read counts their values.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use datafusion::common::{Result, resources_err};
+use datafusion::arrow::buffer::BooleanBuffer;
+use datafusion::common::{Result, internal_datafusion_err, resources_err};
 
-use crate::kernel::cpu::frequent_cells::{CELLS, CellRows, FrequentCells, Wanted, cell_of};
+use crate::kernel::cpu::cell_bounds::{CellBounds, FEW_BITS, MOST_BITS};
+use crate::kernel::cpu::frequent_cells::{CELLS, FrequentCells, Wanted, cell_of};
 use crate::kernel::cpu::groups::group_key::GroupKey;
 
 /// Most values that are looked for: each cell has one candidate.
 pub(crate) const MOST_VALUES: usize = CELLS / 4;
 
+/// Most values that are looked for among those that all occur about as often: the candidates are to have better ones.
+const MOST_ALIKE: usize = CELLS / 64;
+
+/// Rows of a value from which on cells of others tell which ones occur more often than most.
+const LEAST_ROWS: f64 = 3.0;
+
+/// Values of a cell of others, on average, if there is room for so many cells; and the logarithm of how many times as many are too many.
+const TOGETHER: f64 = 0.4;
+const TOO_FEW: u32 = 3;
+
 /// Reads after which too little memory is an error.
 const MOST_READS: usize = 32;
 
-/// A selection of the most frequent values, in reads of all rows: the best of those that were counted, and the cells that the next read counts.
+/// A selection of the most frequent values, in reads of all rows: the best of those that were counted, and what the next read counts.
 #[derive(Debug)]
 pub(crate) struct FrequentSelection<K> {
     k: usize,
     wanted: Arc<Wanted<K>>,
-    /// Rows of each cell, once they were read.
-    rows: Vec<CellRows>,
+    /// How often the others of each cell can occur, once they were read.
+    bounds: Option<CellBounds>,
     /// The most frequent of the values that were counted, best first.
     best: Vec<(K, u64)>,
     /// Cells all of whose values were counted.
-    known: Vec<bool>,
+    known: BooleanBuffer,
     /// Rows of the cells all of whose values the next read counts, the candidates' left out; as estimated before the first one.
     kept_rows: u64,
     reads: usize,
 }
 
-impl<K: GroupKey> FrequentSelection<K> {
-    /// A selection of the `k` most frequent values, of equal counts the smaller ones, of about `rows` rows, of which `sample` is a sample.
-    pub(crate) fn new(k: usize, mut sample: Vec<K>, rows: u64) -> Self {
-        sample.sort_unstable();
+/// A sorted sample, by the cells of candidates.
+struct SampledCells<K> {
+    /// The most frequent value of each cell, and its rows in the sample.
+    candidates: Vec<(K, usize)>,
+    /// Sampled rows of the other values of each cell.
+    others: Vec<usize>,
+}
+
+impl<K: GroupKey> SampledCells<K> {
+    fn of(sample: &[K]) -> Self {
         let mut candidates = vec![(K::default(), 0); CELLS];
-        let mut sampled = vec![0_usize; CELLS];
+        let mut others = vec![0; CELLS];
         for run in sample.chunk_by(|a, b| a == b) {
             let cell = cell_of(run[0]);
-            sampled[cell] += run.len();
-            if run.len() > candidates[cell].1 {
+            let (_, most) = candidates[cell];
+            // The smaller of both is one of the others from now on.
+            others[cell] += run.len().min(most);
+            if run.len() > most {
                 candidates[cell] = (run[0], run.len());
             }
         }
-        let mut counts: Vec<usize> = candidates.iter().map(|(_, count)| *count).collect();
+        Self { candidates, others }
+    }
+
+    /// The cells whose others may be among the `k` most frequent values.
+    fn keep(&self, k: usize) -> BooleanBuffer {
+        let mut counts: Vec<usize> = self.candidates.iter().map(|(_, count)| *count).collect();
         counts.sort_unstable_by_key(|count| Reverse(*count));
-        // A count of a sample is off by its square root, or twice that.
+        // A count of a sample is off by its square root, or twice that. Without a sample, each cell has any number of values.
         let least = counts
             .get(k - 1)
             .map_or(0.0, |count| *count as f64 - 2.0 * (*count as f64).sqrt());
         let may_have = |others: usize| others as f64 + 2.0 * (others as f64).sqrt() + 1.0;
-        let scale = rows as f64 / sample.len().max(1) as f64;
-        // Without a sample, each cell has any number of values.
-        let others: Vec<usize> = candidates
-            .iter()
-            .zip(&sampled)
-            .map(|((_, own), all)| all - own)
-            .collect();
-        let keep: Vec<bool> = others
-            .iter()
-            .map(|others| least <= 0.0 || may_have(*others) >= least)
-            .collect();
-        let kept: usize = others
-            .iter()
-            .zip(&keep)
-            .filter(|(_, keep)| **keep)
-            .map(|(others, _)| others)
-            .sum();
+        BooleanBuffer::collect_bool(CELLS, |cell| least <= 0.0 || may_have(self.others[cell]) >= least)
+    }
+}
+
+/// The logarithm of the number of cells for the others, so that few values share one, where many values of a sorted sample occur about as often as
+/// the `k`-th most frequent one; `None` where nearly all values are distinct, or `1 << most` cells are too few.
+fn bits_for_alike<K: GroupKey>(sample: &[K], k: usize, rows: u64, most: u32) -> Option<u32> {
+    let mut runs: Vec<usize> = sample.chunk_by(|a, b| a == b).map(<[K]>::len).collect();
+    runs.sort_unstable_by_key(|run| Reverse(*run));
+    let alike = runs.get(k - 1..)?;
+    // Pairs of equal rows tell how many rows a row is equal to, itself counted.
+    let pairs: f64 = alike.iter().map(|run| (run * (run - 1)) as f64).sum();
+    let sampled = alike.iter().sum::<usize>() as f64;
+    let each = 1.0 + pairs / sampled * (rows as f64 / sample.len() as f64);
+    let values = rows as f64 * (sampled / sample.len() as f64) / each;
+    let wanted = (values / TOGETHER).log2().ceil().max(f64::from(FEW_BITS + 1)) as u32;
+    let bits = wanted.min(most).min(MOST_BITS);
+    let are_enough = bits > FEW_BITS && bits + TOO_FEW > wanted;
+    (k <= MOST_ALIKE && each >= LEAST_ROWS && are_enough).then_some(bits)
+}
+
+impl<K: GroupKey> FrequentSelection<K> {
+    /// A selection of the `k` most frequent values, of equal counts the smaller ones, of about `rows` rows, of which `sample` is a sample. A read
+    /// should keep `most_kept` rows at most, and may have up to `1 << most_bits` cells for values that are no candidates.
+    pub(crate) fn new(k: usize, mut sample: Vec<K>, rows: u64, most_kept: u64, most_bits: u32) -> Self {
+        sample.sort_unstable();
+        let cells = SampledCells::of(&sample);
+        let (mut bits, mut keep) = (FEW_BITS, cells.keep(k));
+        let kept: usize = keep.set_indices().map(|cell| cells.others[cell]).sum();
+        let mut kept_rows = (kept as f64 * rows as f64 / sample.len().max(1) as f64) as u64;
+        if kept_rows > most_kept
+            && let Some(many) = bits_for_alike(&sample, k, rows, most_bits)
+        {
+            (bits, keep, kept_rows) = (many, BooleanBuffer::new_unset(1 << many), 0);
+        }
         Self {
             k,
-            kept_rows: (kept as f64 * scale) as u64,
+            kept_rows,
+            known: BooleanBuffer::new_unset(keep.len()),
             wanted: Arc::new(Wanted {
+                candidates: cells.candidates.into_iter().map(|(key, _)| key).collect(),
+                bits,
+                bounds: true,
                 keep,
-                candidates: candidates.into_iter().map(|(key, _)| key).collect(),
             }),
-            rows: Vec::new(),
+            bounds: None,
             best: Vec::new(),
-            known: vec![false; CELLS],
             reads: 0,
         }
     }
@@ -102,29 +151,27 @@ impl<K: GroupKey> FrequentSelection<K> {
     ///
     /// # Errors
     /// `ResourcesExhausted` if there is too little memory for the values of most cells.
-    pub(crate) fn narrow(&mut self, counts: &FrequentCells<K>) -> Result<bool> {
+    pub(crate) fn narrow(&mut self, mut counts: FrequentCells<K>) -> Result<bool> {
         self.reads += 1;
-        if self.rows.is_empty() {
-            self.rows.clone_from(&counts.rows);
-            for cell in 0..CELLS {
-                self.add(self.wanted.candidates[cell], self.rows[cell].own);
+        if self.bounds.is_none() {
+            self.bounds = counts.bounds.take();
+            for (cell, rows) in counts.own.iter().enumerate() {
+                self.add(self.wanted.candidates[cell], *rows);
             }
         }
         counts.kept().for_each(|(key, count)| self.add(key, count));
         self.cut();
         let least = self.best.get(self.k - 1).map_or(0, |(_, count)| *count);
-        let mut now_known = 0;
-        for (cell, known) in self.known.iter_mut().enumerate() {
-            if counts.is_known(cell) && !*known {
-                *known = true;
-                now_known += 1;
-            }
-        }
-        let may_have_more = |(rows, known): (&CellRows, &bool)| !known && rows.others >= least.max(1);
-        let keep: Vec<bool> = self.rows.iter().zip(&self.known).map(may_have_more).collect();
-        let open = keep.iter().filter(|keep| **keep).count();
-        let kept = self.rows.iter().zip(&keep).filter(|(_, keep)| **keep);
-        self.kept_rows = kept.map(|(rows, _)| rows.others).sum();
+        let now_known = counts.known();
+        self.known = &self.known | &now_known;
+        let Some(bounds) = &self.bounds else {
+            return Err(internal_datafusion_err!(
+                "the first read counts the cells of others"
+            ));
+        };
+        let (keep, kept_rows) = bounds.reaching(least.max(1), &self.known);
+        self.kept_rows = kept_rows;
+        let (open, now_known) = (keep.count_set_bits(), now_known.count_set_bits());
         if open > 0 && self.reads > 1 && open > now_known * MOST_READS {
             return resources_err!(
                 "the most frequent values: {} values of {now_known} of {} cells had room, all {} bytes wanted",
@@ -135,6 +182,8 @@ impl<K: GroupKey> FrequentSelection<K> {
         }
         self.wanted = Arc::new(Wanted {
             candidates: self.wanted.candidates.clone(),
+            bits: self.wanted.bits,
+            bounds: false,
             keep,
         });
         Ok(open == 0)
@@ -187,7 +236,8 @@ mod tests {
     /// Reads until the values are known; the number of reads, and the most values that one held.
     fn reads(rows: &[u64], sample: &[u64], k: usize, limit: usize) -> Result<(usize, usize)> {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(limit));
-        let mut selection = FrequentSelection::new(k, sample.to_vec(), rows.len() as u64);
+        let n = rows.len() as u64;
+        let mut selection = FrequentSelection::new(k, sample.to_vec(), n, n / 8, 17);
         let mut held = 0;
         for read in 1.. {
             let mut parts = rows.chunks(rows.len().div_ceil(3).max(1)).map(|part| {
@@ -201,7 +251,7 @@ mod tests {
                 all.merge(&part?, limit / 2);
             }
             held = held.max(all.held());
-            if selection.narrow(&all)? {
+            if selection.narrow(all)? {
                 assert_eq!(selection.best(), expected(rows, k));
                 return Ok((read, held));
             }
@@ -245,6 +295,23 @@ mod tests {
             let (read, _) = reads(&table, &every(&table, 50), 3, 3_000_000).unwrap();
             assert!(read > 1, "{read}");
         }
+    }
+
+    #[test]
+    fn of_values_that_occur_about_as_often_few_are_held() {
+        let table = rows(300_000, |rng| rng.random_range(0..30_000));
+        let sample = every(&table, 15);
+        for k in [1, 10] {
+            let (read, held) = reads(&table, &sample, k, 1 << 26).unwrap();
+            assert!(read == 2 && held < 3000, "{read} {held}");
+        }
+        // As many of each value: nothing can be left out.
+        let table: Vec<u64> = (0..300_000).map(|row| row % 30_000).collect();
+        let (read, held) = reads(&table, &sample, 3, 1 << 26).unwrap();
+        assert!(read == 2 && held > 10_000, "{read} {held}");
+        // The sample is of another table.
+        let (read, _) = reads(&rows(100_000, |rng| rng.random_range(0..50)), &sample, 3, 1 << 26).unwrap();
+        assert!(read <= 2, "{read}");
     }
 
     #[test]

@@ -29,6 +29,9 @@ const OUTER: f64 = 8.0;
 /// The share of the sampled rows, as a divisor, from which on equal ones have a cell of their own, which keeps no rows.
 const HITTER_SHARE: usize = 512;
 
+/// Cells that keep rows for all brackets together, if there are fewer brackets than that: a rank is looked for among the rows of one.
+const KEEPING: usize = 16;
+
 /// Cells of a read that divides cells with too many rows.
 const DIVIDED: usize = 1 << 10;
 
@@ -48,7 +51,7 @@ pub(crate) struct WeightedSelection<K> {
     found: BTreeMap<u64, KeyBits>,
 }
 
-/// The ranks that are looked for among so many rows, by their weights: from 1, ascending, distinct; none of 0.
+/// The ranks that are looked for among so many rows, by their weights: from 1, ascending, distinct; none among 0 rows.
 pub(crate) type Ranks = Box<dyn Fn(u64) -> Vec<u64> + Send + Sync>;
 
 /// Where keys stand in a sorted sample, by the weights of its rows.
@@ -151,7 +154,9 @@ impl<K: Key> WeightedSelection<K> {
             .chain(&outside)
             .flat_map(|bracket| self.ends(bracket));
         let hitters = inside.iter().flat_map(|bracket| self.hitters(bracket));
-        let mut edges: Vec<KeyBits> = ends.chain(hitters).collect();
+        let parts = KEEPING / inside.len().max(1);
+        let within = inside.iter().flat_map(|bracket| self.parting(bracket, parts));
+        let mut edges: Vec<KeyBits> = ends.chain(hitters).chain(within).collect();
         let cells = Cells::Edges(Edges::try_new(edges.clone())?);
         let keep: Vec<bool> = self
             .brackets_of(&cells)
@@ -186,6 +191,11 @@ impl<K: Key> WeightedSelection<K> {
         self.brackets_of(&self.cells)
     }
 
+    /// Looks for these ranks from now on. Those that were found stay known.
+    pub(crate) fn look_for(&mut self, ranks: Ranks) {
+        self.ranks = ranks;
+    }
+
     /// Gives each of these keys a cell of its own in the next read, which keeps no rows.
     ///
     /// # Errors
@@ -218,6 +228,13 @@ impl<K: Key> WeightedSelection<K> {
             ..self
                 .sample
                 .partition_point(|(key, _)| key.to_bits() <= bracket.last)
+    }
+
+    /// Edges that divide the sampled rows of a bracket into so many parts.
+    fn parting(&self, bracket: &Bracket, parts: usize) -> impl Iterator<Item = KeyBits> + use<'_, K> {
+        let sampled = &self.sample[self.sampled(bracket)];
+        let stride = sampled.len().div_ceil(parts.max(1)).max(1);
+        sampled.iter().step_by(stride).map(|(key, _)| key.to_bits())
     }
 
     /// Edges around the keys that repeat in the sample within a bracket.

@@ -234,12 +234,22 @@ async fn partial_aggregation_that_gives_up_still_counts_every_value() {
             .unwrap();
     }
     table(&ctx, 4000, 4);
-    let sql = "SELECT g, exact_quantiles(x, 0.5), exact_quantiles(f, [0.1]) FILTER (WHERE x > 0) FROM t GROUP BY g, s ORDER BY g";
-    for (g, group) in rows(&ctx, sql).await.iter().enumerate() {
-        let alone = sql
-            .replace("SELECT g", &format!("SELECT {g}"))
-            .replace("GROUP BY g, s ORDER BY g", &format!("WHERE g = {g}"));
-        assert_eq!(*group, row(&ctx, &alone).await);
+    for calls in [
+        "exact_quantiles(x, 0.5), exact_quantiles(f, [0.1]) FILTER (WHERE x > 0)",
+        "exact_cdf(x, [-100, 0, 3, NULL, 70]), exact_cdf(f, 0.5) FILTER (WHERE x > 0), exact_rank(s, 'c')",
+        "rank(5) WITHIN GROUP (ORDER BY x), percent_rank(0) WITHIN GROUP (ORDER BY x DESC NULLS LAST) FILTER (WHERE f > 0)",
+        "dense_rank(5) WITHIN GROUP (ORDER BY x), exact_cdf(DISTINCT x, [0, 5]), topk_by(x, f, 3), mode(x), mad(x)",
+    ] {
+        let sql = format!("SELECT g, {calls} FROM t GROUP BY g, s ORDER BY g");
+        let mut parts = 0;
+        for (g, group) in rows(&ctx, &sql).await.iter().enumerate() {
+            let alone = sql
+                .replace("SELECT g", &format!("SELECT {g}"))
+                .replace("GROUP BY g, s ORDER BY g", &format!("WHERE g = {g}"));
+            assert_eq!(*group, row(&ctx, &alone).await, "{calls}");
+            parts += 1;
+        }
+        assert!(parts > 3, "{parts}");
     }
 }
 

@@ -19,12 +19,20 @@ pub(super) struct MostFrequent<K> {
     frequency: Frequency,
     spec: KeySpec,
     selection: FrequentSelection<K>,
-    /// Bytes that the counts of a read may take.
-    room: usize,
-    /// Rows whose values a read may hold, if they are to be counted here.
-    most: u64,
+    limits: CountLimits,
     /// Number of rows with a value, that the first read saw.
     seen: Option<u64>,
+}
+
+/// What the counts of a read may take.
+pub(super) struct CountLimits {
+    /// Bytes for the values that are held; while they are merged, twice that. `None`: any number, but where more than `most_kept` rows have such
+    /// values, the question is left to an aggregation.
+    pub(super) room: Option<usize>,
+    /// Rows whose values a read should hold at most.
+    pub(super) most_kept: u64,
+    /// The logarithm of the most cells for values that are no candidates.
+    pub(super) most_bits: u32,
 }
 
 impl<K: GroupKey> MostFrequent<K> {
@@ -37,29 +45,27 @@ impl<K: GroupKey> MostFrequent<K> {
         spec: KeySpec,
         sample: &[RecordBatch],
         rows: u64,
+        limits: CountLimits,
     ) -> Result<Self> {
         let mut keys = Vec::new();
         for batch in sample {
             append_values(&spec, batch, &mut keys)?;
         }
+        let CountLimits {
+            most_kept, most_bits, ..
+        } = limits;
         Ok(Self {
-            selection: FrequentSelection::new(frequency.k(), keys, rows),
+            selection: FrequentSelection::new(frequency.k(), keys, rows, most_kept, most_bits),
             frequency,
             spec,
-            room: usize::MAX,
-            most: u64::MAX,
+            limits,
             seen: None,
         })
     }
 
-    /// The question, whose counts take at most so many bytes; while they are merged, twice that.
-    pub(super) fn within(self, room: usize) -> Self {
-        Self { room, ..self }
-    }
-
-    /// The question, which is left to an aggregation if more rows than these have values that are to be held.
-    pub(super) fn of_at_most(self, most: u64) -> Self {
-        Self { most, ..self }
+    /// Bytes for the values that are held.
+    fn room(&self) -> usize {
+        self.limits.room.unwrap_or(usize::MAX)
     }
 }
 
@@ -69,29 +75,30 @@ impl<K: GroupKey> ByReads for MostFrequent<K> {
     fn part(&self, parts: usize, memory: MemoryReservation) -> Result<FrequentPart<K>> {
         Ok(FrequentPart {
             spec: self.spec.clone(),
-            cells: FrequentCells::try_new(Arc::clone(self.selection.wanted()), memory, self.room / parts)?,
+            cells: FrequentCells::try_new(Arc::clone(self.selection.wanted()), memory, self.room() / parts)?,
             keys: Vec::new(),
         })
     }
 
     fn is_left(&self) -> bool {
-        self.selection.kept_rows() > self.most
+        self.limits.room.is_none() && self.selection.kept_rows() > self.limits.most_kept
     }
 
     fn narrow(&mut self, parts: Vec<FrequentPart<K>>) -> Result<bool> {
+        let room = self.room();
         let mut parts = parts.into_iter().map(|part| part.cells);
         let Some(mut all) = parts.next() else {
             return Ok(true);
         };
         for part in parts {
-            all.merge(&part, self.room);
+            all.merge(&part, room);
         }
-        let now = all.rows.iter().map(|rows| rows.own + rows.others).sum();
+        let now = all.rows;
         let rows = *self.seen.get_or_insert(now);
         if rows != now {
             return exec_err!("{rows} values were read first, {now} later: {CHANGED}");
         }
-        self.selection.narrow(&all)
+        self.selection.narrow(all)
     }
 
     fn answer(&self) -> Result<ArrayRef> {

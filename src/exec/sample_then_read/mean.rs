@@ -147,7 +147,6 @@ impl<K: Key> ByReads for MeanWithoutEnds<K> {
             mean: Arc::clone(&self.mean),
             sum: ExactTotal::default(),
             keys: Vec::new(),
-            ones: Vec::new(),
             numbers: Vec::new(),
         })
     }
@@ -201,9 +200,8 @@ pub(super) struct MeanPart<K> {
     mean: Arc<ExactMean>,
     /// The sum of what lies between.
     sum: ExactTotal,
-    /// Buffers for the keys of a batch, their weights, and the numbers that they stand for.
+    /// Buffers for the keys of a batch, and the numbers that they stand for.
     keys: Vec<K>,
-    ones: Vec<u64>,
     numbers: Vec<f64>,
 }
 
@@ -223,11 +221,7 @@ impl<K: Key> ReadPart for MeanPart<K> {
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         self.keys.clear();
         append_values(&self.spec, batch, &mut self.keys)?;
-        let n = self.keys.len();
-        if self.ones.len() < n {
-            self.ones.resize(n, 1);
-        }
-        self.count.push(&self.keys, &self.ones[..n]);
+        self.count.push_each_once(&self.keys);
         let Some([low, high]) = self.between else {
             return Ok(());
         };

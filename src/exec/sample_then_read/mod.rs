@@ -8,10 +8,14 @@
 //! ```
 //! A question says what is counted and what follows from the counts ([`ByReads`](by_reads::ByReads)); the operator reads.
 
+mod bins;
 mod by_reads;
+mod deviation;
 mod frequent;
 mod mean;
 mod weighted;
+
+pub(crate) use self::bins::MOST_COUNTED_BINS;
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -22,13 +26,17 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput, Time};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, PlanProperties, execute_stream};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties, execute_stream};
 use futures::{StreamExt, TryStreamExt};
 
+use self::bins::BinsOfOneWidth;
 use self::by_reads::{ByReads, ReadPart};
-use self::frequent::MostFrequent;
+use self::deviation::MedianDeviation;
+use self::frequent::{CountLimits, MostFrequent};
 use self::mean::MeanWithoutEnds;
 use self::weighted::Weighted;
 use super::aggregate::Abbreviated;
@@ -36,9 +44,10 @@ use super::give_way::give_way;
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::reread::RereadableInput;
 use crate::config::QuantilesOptions;
-use crate::functions::shape::Frequency;
+use crate::functions::shape::ShapeQuestion;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::{KeySpec, Width, with_key};
-use crate::quantile::{AnswerSpec, Quantile, QuantileSpec, TypedAnswerSpec};
+use crate::quantile::{AnswerSpec, QuantileSpec, TypedAnswerSpec};
 use crate::select::while_reading::{SAMPLE, runs};
 use crate::threads::PartitionTasks;
 
@@ -54,6 +63,10 @@ const LEAST_KEPT: u64 = 1 << 17;
 /// The share of all rows, as a divisor, that is sampled, and most rows of a sample.
 const SAMPLED: (u64, u64) = (64, 4 * SAMPLE);
 
+/// The share of a memory limit, as a divisor, that bounds of the number of rows of values may take, and their most bytes.
+const BOUNDS_SHARE: usize = 8;
+const MOST_BOUNDS: usize = 1 << 28;
+
 /// A question of a [`SampleThenReadExec`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum RowsQuestion {
@@ -63,15 +76,8 @@ pub(crate) enum RowsQuestion {
         /// Whether the answer is a list.
         is_list: bool,
     },
-    /// The most frequent values of the only column.
-    Frequent(Frequency),
-    /// The mean of the values of the only column without the ends of their order.
-    Mean {
-        /// The share of values that is an end.
-        share: Quantile,
-        /// Whether the ends are replaced by what is next to them.
-        is_winsorized: bool,
-    },
+    /// What is asked of the values of the only column.
+    Shape(ShapeQuestion),
 }
 
 impl RowsQuestion {
@@ -92,15 +98,7 @@ impl Display for RowsQuestion {
                 write!(f, "weighted_quantiles={quantiles}, method={method}")?;
                 f.write_str(if quantile_spec.descending { " desc" } else { "" })
             }
-            RowsQuestion::Frequent(frequency) => write!(f, "most_frequent={}", frequency.k()),
-            RowsQuestion::Mean { share, is_winsorized } => {
-                let name = if *is_winsorized {
-                    "winsorized_mean"
-                } else {
-                    "trimmed_mean"
-                };
-                write!(f, "{name}={share}")
-            }
+            RowsQuestion::Shape(question) => question.fmt(f),
         }
     }
 }
@@ -123,7 +121,7 @@ pub struct SampleThenReadWork {
 
 impl SampleThenReadExec {
     /// An operator over inputs of which the first one has the columns of the question: values that have keys, and weights. A second one is
-    /// another plan of the answer, for [`Frequent`](RowsQuestion::Frequent) values. `schema` has the column of the answer.
+    /// another plan of the answer, for [most frequent](ShapeQuestion::Frequent) values. `schema` has the column of the answer.
     ///
     /// # Errors
     /// A planning error for a method that values of this type cannot have.
@@ -170,6 +168,7 @@ impl Work for SampleThenReadWork {
         let reading = Reading {
             x: on.inputs[0].schema().field(0).data_type().clone(),
             input,
+            partitions: on.inputs[0].output_partitioning().partition_count(),
             other: on.inputs.get(1).cloned(),
             context: Arc::clone(&on.context),
             limit: match on.context.memory_pool().memory_limit() {
@@ -200,6 +199,8 @@ struct Reading {
     /// The type of the values.
     x: DataType,
     input: RereadableInput,
+    /// Number of partitions of a read.
+    partitions: usize,
     /// The plan that answers questions which are left to it.
     other: Option<Arc<dyn ExecutionPlan>>,
     context: Arc<TaskContext>,
@@ -231,30 +232,51 @@ impl Reading {
                     self.answered(question).await
                 })
             }
-            RowsQuestion::Frequent(frequency) => {
+            RowsQuestion::Shape(question) => {
                 let spec = KeySpec::try_new(&self.x)?;
-                with_key!(spec.width(), K => {
-                    let most = self.most_kept(size_of::<K>());
-                    let (sample, _reserved) = self.sample(most, size_of::<K>()).await?;
-                    let question = MostFrequent::<K>::try_new(*frequency, spec, &sample, rows)?;
-                    drop(sample);
-                    let question = match self.limit {
-                        usize::MAX => question.of_at_most(most),
-                        limit => question.within(limit / 2),
-                    };
-                    self.answered(question).await
-                })
+                with_key!(spec.width(), K => self.shape::<K>(question, spec, result).await)
             }
-            RowsQuestion::Mean { share, is_winsorized } => {
-                let (spec, result) = (KeySpec::try_new(&self.x)?, KeySpec::try_new(result)?);
-                with_key!(spec.width(), K => {
-                    let most = self.most_kept(size_of::<(K, u64)>());
-                    let (sample, _reserved) = self.sample_around_ranks::<K>(most).await?;
-                    let ends = (*share, *is_winsorized);
-                    let question = MeanWithoutEnds::<K>::try_new([spec, result], ends, &sample, rows, most)?;
-                    drop(sample);
-                    self.answered(question).await
-                })
+        }
+    }
+
+    /// The answer to a question about the values of a column, whose keys are `K`.
+    async fn shape<K: GroupKey>(
+        &self,
+        question: &ShapeQuestion,
+        spec: KeySpec,
+        result: &DataType,
+    ) -> Result<ArrayRef> {
+        let rows = self.input.rows();
+        match question {
+            ShapeQuestion::Frequent(frequency) => {
+                let most = self.most_kept(size_of::<K>());
+                let (sample, _reserved) = self.sample(most, size_of::<K>()).await?;
+                let limits = self.count_limits(most);
+                let question = MostFrequent::<K>::try_new(*frequency, spec, &sample, rows, limits)?;
+                drop(sample);
+                self.answered(question).await
+            }
+            ShapeQuestion::Mean { share, is_winsorized } => {
+                let most = self.most_kept(size_of::<(K, u64)>());
+                let (sample, _reserved) = self.sample_around_ranks::<K>(most).await?;
+                let (specs, ends) = ([spec, KeySpec::try_new(result)?], (*share, *is_winsorized));
+                let question = MeanWithoutEnds::<K>::try_new(specs, ends, &sample, rows, most)?;
+                drop(sample);
+                self.answered(question).await
+            }
+            ShapeQuestion::Deviation => {
+                let most = self.most_kept(size_of::<(K, u64)>());
+                let (sample, _reserved) = self.sample_around_ranks::<K>(most).await?;
+                let specs = [spec, KeySpec::try_new(result)?];
+                let question = MedianDeviation::<K>::try_new(specs, &sample, rows, most)?;
+                drop(sample);
+                self.answered(question).await
+            }
+            ShapeQuestion::EquiWidth(bins) => {
+                let x: Arc<dyn PhysicalExpr> = Arc::new(Column::new("x", 0));
+                let ends = self.input.told_ends(&x, &spec).await?;
+                let question = BinsOfOneWidth::<K>::try_new(spec, *bins, ends)?;
+                self.answered(question).await
             }
         }
     }
@@ -263,6 +285,19 @@ impl Reading {
     fn most_kept(&self, bytes: usize) -> u64 {
         let room = self.limit / KEPT_SHARE / bytes;
         (self.input.rows() / ROWS_SHARE).max(LEAST_KEPT).min(room as u64)
+    }
+
+    /// What the counts of values may take where `most_kept` rows may be kept.
+    fn count_limits(&self, most_kept: u64) -> CountLimits {
+        let room = (self.limit < usize::MAX).then_some(self.limit / 2);
+        let bounds = (self.limit / BOUNDS_SHARE).min(MOST_BOUNDS);
+        let fit = self.memory.new_empty().try_grow(bounds).is_ok();
+        let each = bounds / self.partitions.max(1);
+        CountLimits {
+            room,
+            most_kept,
+            most_bits: if fit { each.checked_ilog2().unwrap_or(0) } else { 0 },
+        }
     }
 
     /// The answer to a question, after as many reads as it needs.

@@ -7,6 +7,7 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt64Array};
+use datafusion::arrow::buffer::OffsetBuffer;
 use datafusion::arrow::compute::filter;
 use datafusion::arrow::datatypes::UInt64Type;
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
@@ -26,27 +27,62 @@ fn counts_column(counts: Vec<u64>, width: usize) -> Result<ArrayRef> {
     state_column(Arc::new(UInt64Array::from(counts)), vec![width; groups])
 }
 
-/// The counts in a state column of groups, `width` each.
+/// The states in a column, one list of numbers for each group: its counts, or the cell of its only row, or nothing of no rows.
+struct States {
+    numbers: UInt64Array,
+    offsets: OffsetBuffer<i64>,
+}
+
+impl States {
+    /// # Errors
+    /// An execution error for other lists, which damaged states have.
+    fn try_new(states: &[ArrayRef]) -> Result<Self> {
+        let lists = state_rows(states)?;
+        let numbers = lists.values().as_primitive_opt::<UInt64Type>();
+        match numbers.filter(|numbers| lists.null_count() == 0 && numbers.null_count() == 0) {
+            Some(numbers) => Ok(Self {
+                numbers: numbers.clone(),
+                offsets: lists.offsets().clone(),
+            }),
+            None => exec_err!("a damaged state of a rank: lists of counts were expected"),
+        }
+    }
+
+    /// Number of states.
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// The numbers of each state.
+    fn iter(&self) -> impl Iterator<Item = &[u64]> {
+        let numbers = self.numbers.values();
+        self.offsets
+            .windows(2)
+            .map(|ends| &numbers[ends[0] as usize..ends[1] as usize])
+    }
+}
+
+/// Adds a state to the counts of its group.
 ///
 /// # Errors
-/// An execution error for other lists, which damaged states have.
-fn state_counts(states: &[ArrayRef], width: usize) -> Result<UInt64Array> {
-    let lists = state_rows(states)?;
-    let offsets = lists.offsets();
-    let (start, end) = match (offsets.first(), offsets.last()) {
-        (Some(start), Some(end)) => (*start as usize, *end as usize),
-        _ => (0, 0),
-    };
-    let counts = lists.values().as_primitive_opt::<UInt64Type>();
-    match counts {
-        Some(counts)
-            if lists.null_count() == 0
-                && counts.null_count() == 0
-                && offsets.lengths().all(|length| length == width) =>
-        {
-            Ok(counts.slice(start, end - start))
+/// An execution error for a state that is damaged.
+fn merge(state: &[u64], counts: &mut [u64]) -> Result<()> {
+    match state {
+        [] => Ok(()),
+        [cell] if *cell < counts.len() as u64 => add(&mut counts[*cell as usize], 1),
+        all if all.len() == counts.len() => {
+            let mut most = 0;
+            for (count, more) in counts.iter_mut().zip(all) {
+                *count = count.saturating_add(*more);
+                most = most.max(*count);
+            }
+            add(&mut most, 0)
         }
-        _ => exec_err!("a damaged state of a rank: lists of {width} counts were expected"),
+        other => exec_err!(
+            "a damaged state of a rank: {} counts were expected, or the number of one, got {} numbers",
+            counts.len(),
+            other.len()
+        ),
     }
 }
 
@@ -131,13 +167,8 @@ impl Accumulator for RankAccumulator {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let width = self.spec.width();
-        for state in state_counts(states, width)?.values().chunks_exact(width) {
-            for (count, more) in self.counts.iter_mut().zip(state) {
-                add(count, *more)?;
-            }
-        }
-        Ok(())
+        let states = States::try_new(states)?;
+        states.iter().try_for_each(|state| merge(state, &mut self.counts))
     }
 }
 
@@ -174,28 +205,27 @@ pub(super) fn passes(opt_filter: Option<&BooleanArray>, row: usize) -> bool {
     opt_filter.is_none_or(|mask| mask.is_valid(row) && mask.value(row))
 }
 
-/// Adds rows to the counts at `place(row)`, which is where those of the row's group start. `numbers` is scratch.
-fn count_rows(
+/// Calls `each(row, cell)` for all rows that count. `numbers` is scratch.
+fn each_row(
     spec: &RankSpec,
     values: &ArrayRef,
     opt_filter: Option<&BooleanArray>,
     numbers: &mut Vec<u16>,
-    counts: &mut [u64],
-    place: impl Fn(usize) -> usize,
+    mut each: impl FnMut(usize, usize),
 ) -> Result<()> {
     numbers.clear();
     match kept(values.as_ref(), opt_filter)? {
         None => {
             spec.counter().numbers(values, numbers)?;
             for (row, number) in numbers.iter().enumerate() {
-                counts[place(row) + usize::from(*number)] += 1;
+                each(row, usize::from(*number));
             }
         }
         Some(kept) => {
             spec.counter()
                 .numbers(&filter(values.as_ref(), &kept)?, numbers)?;
             for (row, number) in kept.values().set_indices().zip(numbers.iter()) {
-                counts[place(row) + usize::from(*number)] += 1;
+                each(row, usize::from(*number));
             }
         }
     }
@@ -204,7 +234,7 @@ fn count_rows(
             .set_indices()
             .filter(|row| passes(opt_filter, *row))
         {
-            counts[place(row) + spec.cells()] += 1;
+            each(row, spec.cells());
         }
     }
     Ok(())
@@ -220,15 +250,10 @@ impl GroupsAccumulator for RankGroups {
     ) -> Result<()> {
         let width = self.spec.width();
         self.counts.resize(total_num_groups * width, 0);
-        let place = |row: usize| group_indices[row] * width;
-        count_rows(
-            &self.spec,
-            &values[0],
-            opt_filter,
-            &mut self.numbers,
-            &mut self.counts,
-            place,
-        )
+        let (counts, numbers) = (&mut self.counts, &mut self.numbers);
+        each_row(&self.spec, &values[0], opt_filter, numbers, |row, cell| {
+            counts[group_indices[row] * width + cell] += 1;
+        })
     }
 
     fn merge_batch(
@@ -239,15 +264,12 @@ impl GroupsAccumulator for RankGroups {
     ) -> Result<()> {
         let width = self.spec.width();
         self.counts.resize(total_num_groups * width, 0);
-        let counts = state_counts(states, width)?;
-        if counts.len() != group_indices.len() * width {
-            return internal_err!("{} counts for {} groups", counts.len(), group_indices.len());
+        let states = States::try_new(states)?;
+        if states.len() != group_indices.len() {
+            return internal_err!("{} states for {} groups", states.len(), group_indices.len());
         }
-        for (state, group) in counts.values().chunks_exact(width).zip(group_indices) {
-            let own = &mut self.counts[group * width..][..width];
-            for (count, more) in own.iter_mut().zip(state) {
-                add(count, *more)?;
-            }
+        for (state, group) in states.iter().zip(group_indices) {
+            merge(state, &mut self.counts[group * width..][..width])?;
         }
         Ok(())
     }
@@ -262,22 +284,25 @@ impl GroupsAccumulator for RankGroups {
         Ok(vec![counts_column(self.emitted(emit_to), width)?])
     }
 
+    /// The cell of each row: counts of all cells would be mostly zeros.
     fn convert_to_state(
         &self,
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let width = self.spec.width();
-        let mut counts = vec![0; values[0].len() * width];
-        count_rows(
+        let mut cells = vec![None; values[0].len()];
+        each_row(
             &self.spec,
             &values[0],
             opt_filter,
             &mut Vec::new(),
-            &mut counts,
-            |row| row * width,
+            |row, cell| {
+                cells[row] = Some(cell as u64);
+            },
         )?;
-        Ok(vec![counts_column(counts, width)?])
+        let lengths = cells.iter().map(|cell| usize::from(cell.is_some())).collect();
+        let cells = UInt64Array::from_iter_values(cells.into_iter().flatten());
+        Ok(vec![state_column(Arc::new(cells), lengths)?])
     }
 
     fn size(&self) -> usize {

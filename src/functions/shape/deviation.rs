@@ -1,7 +1,7 @@
 //! `mad(x)`: the median of the absolute deviations from the median.
 //!
 //! Around the median of sorted values, deviations ascend to both sides. So the deviation of a rank is that of two sorted lists, and is found
-//! by a binary search; no deviation is stored.
+//! by a binary search; no deviation is stored. The search goes on where of most values only two others are known between which they lie.
 //!
 //! ```text
 //! values:      1  4  6 | 7  9  20      median 6.5
@@ -12,21 +12,66 @@
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::i256;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::asked::Asked;
-use super::number::{NumberKind, Numbers, float, key_at, key_of, rounded};
+use super::number::{NumberKind, Numbers, float, key_at, rounded};
 use super::sorted::Sorted;
 use crate::key::{Key, KeyBits, KeySpec};
 use crate::quantile::{Interpolation, Method, Pick, Quantile, QuantileSpec};
 
 /// The question for the median absolute deviation.
 #[derive(Debug)]
-pub(super) struct Deviation {
+pub(crate) struct Deviation {
     median: QuantileSpec,
     /// Means of two values, and means of two deviations.
     between: [Interpolation; 2],
     kind: NumberKind,
+}
+
+/// What the keys that are known tell of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known<T> {
+    /// It is this.
+    All(T),
+    /// The keys of these ranks, which are not known yet, would tell more.
+    Wants([u64; 2]),
+}
+
+/// A deviation of some rank, and the ranks of the values on both sides of the median that deviate about as much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ranked<D> {
+    deviation: D,
+    around: [u64; 2],
+}
+
+/// Which values are between others: the rank of the last one at or below the median, and the keys of the two in the middle.
+struct Middle {
+    pick: Pick,
+    ends: [KeyBits; 2],
+}
+
+impl Middle {
+    /// The least and the greatest deviation of the value of a rank, between two keys of which its own lies.
+    fn between<D: Copy>(
+        &self,
+        rank: u64,
+        [low, high]: [KeyBits; 2],
+        deviation: &impl Fn(KeyBits) -> Result<D>,
+    ) -> Result<[D; 2]> {
+        let is_below = rank <= self.pick.low;
+        // The median is as far away as what is next to it, at least.
+        let [low, high] = if is_below {
+            [low, high.min(self.ends[0])]
+        } else {
+            [low.max(self.ends[1]), high]
+        };
+        let near = deviation(if is_below { high } else { low })?;
+        Ok(match low == high {
+            true => [near; 2],
+            false => [near, deviation(if is_below { low } else { high })?],
+        })
+    }
 }
 
 impl Deviation {
@@ -34,7 +79,7 @@ impl Deviation {
     ///
     /// # Errors
     /// A planning error for types without arithmetic.
-    pub(super) fn try_new(spec: &KeySpec, result: &KeySpec) -> Result<Self> {
+    pub(crate) fn try_new(spec: &KeySpec, result: &KeySpec) -> Result<Self> {
         let median = QuantileSpec {
             quantiles: vec![Quantile::try_from_f64(0.5)?],
             method: Method::Linear,
@@ -47,15 +92,56 @@ impl Deviation {
         })
     }
 
-    /// The key of the answer for floating-point numbers.
-    fn of_floats<K: Key>(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>, pick: Pick) -> Result<KeyBits> {
+    /// Makes the answer of its key.
+    pub(crate) fn result(&self) -> &KeySpec {
+        &self.between[1].result
+    }
+
+    /// The ranks of the values in the middle of `n`, the same twice where there is one; `None` of no values.
+    pub(crate) fn middle_ranks(&self, n: u64) -> Option<[u64; 2]> {
+        self.pick(n).map(|pick| [pick.low, pick.high])
+    }
+
+    fn pick(&self, n: u64) -> Option<Pick> {
+        (n > 0).then(|| self.median.picks(n))?.iter().next()
+    }
+
+    /// The key of the answer for `n` values, of which there is one at least, and the ranks of values that deviate about as much. `keys_at` gives
+    /// two keys between which that of a rank lies; equal ones of the ranks in the middle.
+    ///
+    /// # Errors
+    /// Errors of `keys_at`; internal errors.
+    pub(crate) fn of(
+        &self,
+        spec: &KeySpec,
+        n: u64,
+        mut keys_at: impl FnMut(u64) -> Result<[KeyBits; 2]>,
+    ) -> Result<Known<(KeyBits, [u64; 2])>> {
+        let Some(pick) = self.pick(n) else {
+            return internal_err!("the deviation of no values");
+        };
+        let ends = [keys_at(pick.low)?[0], keys_at(pick.high)?[0]];
+        let middle = Middle { pick, ends };
+        match self.kind {
+            NumberKind::Floats => self.of_floats(spec, n, &middle, keys_at),
+            NumberKind::Integers | NumberKind::Units => self.of_integers(spec, n, &middle, keys_at),
+        }
+    }
+
+    fn of_floats(
+        &self,
+        spec: &KeySpec,
+        n: u64,
+        middle: &Middle,
+        mut keys_at: impl FnMut(u64) -> Result<[KeyBits; 2]>,
+    ) -> Result<Known<(KeyBits, [u64; 2])>> {
         let [values, deviations] = &self.between;
-        let result = &deviations.result;
-        let median = values.answer(spec, pick, &|rank| key_at(sorted, rank))?;
-        let below = sorted.count_while(|item| key_of(item) <= median);
+        let (result, pick) = (&deviations.result, middle.pick);
+        let is_low = |rank| rank == pick.low;
+        let median = values.answer(spec, pick, &|rank| Ok(middle.ends[usize::from(!is_low(rank))]))?;
         let median = float(result, median)?;
-        let deviation = |rank| {
-            let value = float(spec, key_at(sorted, rank)?)?;
+        let deviation = |key| {
+            let value = float(spec, key)?;
             // Infinity does not deviate from itself.
             let deviation = if value == median {
                 0.0
@@ -64,102 +150,229 @@ impl Deviation {
             };
             Ok(result.float_key(deviation))
         };
-        let deviation_at = |rank| of_rank(sorted.n(), below, rank, &deviation);
-        deviations.answer(result, pick, &deviation_at)
+        let found = in_middle(n, pick, |rank| middle.between(rank, keys_at(rank)?, &deviation))?;
+        Ok(match found {
+            Known::Wants(ranks) => Known::Wants(ranks),
+            Known::All([low, high]) => {
+                let deviation_at = |rank| {
+                    Ok(if is_low(rank) {
+                        low.deviation
+                    } else {
+                        high.deviation
+                    })
+                };
+                Known::All((deviations.answer(result, pick, &deviation_at)?, low.around))
+            }
+        })
     }
 
-    /// Four times the answer for integers.
-    fn of_integers<K: Key>(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>, pick: Pick) -> Result<i256> {
+    fn of_integers(
+        &self,
+        spec: &KeySpec,
+        n: u64,
+        middle: &Middle,
+        mut keys_at: impl FnMut(u64) -> Result<[KeyBits; 2]>,
+    ) -> Result<Known<(KeyBits, [u64; 2])>> {
         let integer = |key| i256::from_i128(spec.integer(key));
         let twice = |key| integer(key).wrapping_add(integer(key));
-        let [low, high] = [key_at(sorted, pick.low)?, key_at(sorted, pick.high)?];
-        let median = integer(low).wrapping_add(integer(high));
-        let below = sorted.count_while(|item| twice(key_of(item)) <= median);
-        let deviation = |rank| Ok(twice(key_at(sorted, rank)?).wrapping_sub(median).wrapping_abs());
-        let deviation_at = |rank| of_rank(sorted.n(), below, rank, &deviation);
-        Ok(deviation_at(pick.low)?.wrapping_add(deviation_at(pick.high)?))
+        let median = integer(middle.ends[0]).wrapping_add(integer(middle.ends[1]));
+        // Twice as large as deviations are.
+        let deviation = |key| Ok(twice(key).wrapping_sub(median).wrapping_abs());
+        let found = in_middle(n, middle.pick, |rank| {
+            middle.between(rank, keys_at(rank)?, &deviation)
+        })?;
+        Ok(match found {
+            Known::Wants(ranks) => Known::Wants(ranks),
+            Known::All([low, high]) => {
+                let fourfold = low.deviation.wrapping_add(high.deviation);
+                Known::All((self.quarter(fourfold)?, low.around))
+            }
+        })
+    }
+
+    /// The key of a quarter of a number.
+    fn quarter(&self, fourfold: i256) -> Result<KeyBits> {
+        let result = self.result();
+        if self.kind == NumberKind::Units {
+            return Ok(result.integer_key(rounded(fourfold, i256::from_i128(4))?));
+        }
+        let fourfold = fourfold.to_i128();
+        let fourfold =
+            fourfold.ok_or_else(|| internal_datafusion_err!("a deviation of integers beyond 128 bits"))?;
+        Ok(result.float_key(fourfold as f64 / 4.0))
     }
 }
 
-/// The deviation of rank `k`, from 1, of `n` values, of which the first `below` are at or below the median. `deviation` gives that of the
-/// value with a rank.
-fn of_rank<D: Ord>(n: u64, below: u64, k: u64, deviation: &impl Fn(u64) -> Result<D>) -> Result<D> {
+/// The two deviations in the middle of those of `n` values, from the least and the greatest deviation that the value of a rank can have.
+fn in_middle<D: Copy + Ord>(
+    n: u64,
+    pick: Pick,
+    mut between: impl FnMut(u64) -> Result<[D; 2]>,
+) -> Result<Known<[Ranked<D>; 2]>> {
+    let low = match of_rank(n, pick.low, pick.low, &mut between)? {
+        Known::All(low) => low,
+        Known::Wants(ranks) => return Ok(Known::Wants(ranks)),
+    };
+    if pick.low == pick.high {
+        return Ok(Known::All([low; 2]));
+    }
+    Ok(match of_rank(n, pick.low, pick.high, &mut between)? {
+        Known::All(high) => Known::All([low, high]),
+        Known::Wants(ranks) => Known::Wants(ranks),
+    })
+}
+
+/// The deviation of rank `k`, from 1, of `n` values, of which the first `below` are at or below the median and the others at or above it.
+/// `between` gives the least and the greatest deviation that the value of a rank can have.
+fn of_rank<D: Copy + Ord>(
+    n: u64,
+    below: u64,
+    k: u64,
+    between: &mut impl FnMut(u64) -> Result<[D; 2]>,
+) -> Result<Known<Ranked<D>>> {
     // How many of the first k deviations are of values below the median: the least number so that the next one there is not too small.
     let (mut least, mut most) = (k.saturating_sub(n - below), k.min(below));
     while least < most {
         let below_taken = least + (most - least) / 2;
-        let above_taken = k - below_taken;
-        let is_enough =
-            above_taken == 0 || deviation(below - below_taken)? >= deviation(below + above_taken)?;
-        if is_enough {
+        let ranks = [below - below_taken, below + k - below_taken];
+        if below_taken == k {
             most = below_taken;
-        } else {
+            continue;
+        }
+        let ([low, high], [low_above, high_above]) = (between(ranks[0])?, between(ranks[1])?);
+        if low >= high_above {
+            most = below_taken;
+        } else if high < low_above {
             least = below_taken + 1;
+        } else {
+            return Ok(Known::Wants(ranks));
         }
     }
-    let of_below = (least > 0).then(|| deviation(below + 1 - least)).transpose()?;
-    let of_above = (k > least).then(|| deviation(below + k - least)).transpose()?;
-    let found = of_below.into_iter().chain(of_above).max();
-    found.ok_or_else(|| internal_datafusion_err!("deviation {k} of {n}"))
+    let around = [(below + 1 - least).min(below), below + k - least];
+    let of_below = if least > 0 {
+        Some(between(around[0])?)
+    } else {
+        None
+    };
+    let of_above = if k > least {
+        Some(between(around[1])?)
+    } else {
+        None
+    };
+    let found = match (of_below, of_above) {
+        (Some(below), Some(above)) => [below[0].max(above[0]), below[1].max(above[1])],
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => return internal_err!("deviation {k} of {n}"),
+    };
+    Ok(if found[0] == found[1] {
+        Known::All(Ranked {
+            deviation: found[0],
+            around,
+        })
+    } else {
+        Known::Wants(around)
+    })
 }
 
 impl<K: Key> Asked<Vec<K>> for Deviation {
     type Answers = Numbers;
 
     fn answer(&self, spec: &KeySpec, sorted: &Sorted<'_, Vec<K>>, answers: &mut Numbers) -> Result<()> {
-        let n = sorted.n();
-        let picks = (n > 0).then(|| self.median.picks(n));
-        let Some(pick) = picks.as_ref().and_then(|picks| picks.iter().next()) else {
-            answers.push(None);
-            return Ok(());
-        };
-        let result = &self.between[1].result;
-        answers.push(Some(match self.kind {
-            NumberKind::Floats => self.of_floats(spec, sorted, pick)?,
-            NumberKind::Integers => {
-                let fourfold = self.of_integers(spec, sorted, pick)?.to_i128();
-                let fourfold = fourfold
-                    .ok_or_else(|| internal_datafusion_err!("a deviation of integers beyond 128 bits"))?;
-                result.float_key(fourfold as f64 / 4.0)
-            }
-            NumberKind::Units => {
-                let fourfold = self.of_integers(spec, sorted, pick)?;
-                result.integer_key(rounded(fourfold, i256::from_i128(4))?)
-            }
-        }));
+        answers.push(match sorted.n() {
+            0 => None,
+            n => match self.of(spec, n, |rank| Ok([key_at(sorted, rank)?; 2]))? {
+                Known::All((key, _)) => Some(key),
+                Known::Wants(ranks) => return internal_err!("the keys of ranks {ranks:?} are not known"),
+            },
+        });
         Ok(())
     }
 
     fn finish(&self, _: &KeySpec, _: &Vec<K>, answers: Numbers) -> Result<ArrayRef> {
-        answers.finish(&self.between[1].result)
+        answers.finish(self.result())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use datafusion::arrow::datatypes::DataType;
+
     use super::*;
+
+    /// Values in order, drawn from a few or from many.
+    fn values(n: u64, shift: u32, word: &mut u64) -> Vec<i64> {
+        let mut values: Vec<i64> = (0..n)
+            .map(|_| {
+                *word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (*word >> shift) as i64
+            })
+            .collect();
+        values.sort_unstable();
+        values
+    }
 
     #[test]
     fn deviations_of_ranks_are_those_of_a_sort() {
-        let mut word = 1_u64;
-        for n in 1..40_u64 {
-            let mut values: Vec<i64> = (0..n)
-                .map(|_| {
-                    word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    (word >> 60) as i64
-                })
-                .collect();
-            values.sort_unstable();
+        let mut word = 1;
+        for n in 1..40 {
+            let values = values(n, 60, &mut word);
             for center in [-1, 0, 3, 8, 15, 20] {
                 let below = values.iter().filter(|value| **value <= center).count() as u64;
-                let deviation = |rank: u64| Ok((values[rank as usize - 1] - center).abs());
+                let mut between = |rank: u64| Ok([(values[rank as usize - 1] - center).abs(); 2]);
                 let mut sorted: Vec<i64> = values.iter().map(|value| (value - center).abs()).collect();
                 sorted.sort_unstable();
                 for k in 1..=n {
-                    let found = of_rank(n, below, k, &deviation).unwrap();
-                    assert_eq!(found, sorted[k as usize - 1], "{k} of {values:?} around {center}");
+                    let found = of_rank(n, below, k, &mut between).unwrap();
+                    let Known::All(found) = found else {
+                        panic!("{found:?}")
+                    };
+                    assert_eq!(
+                        found.deviation,
+                        sorted[k as usize - 1],
+                        "{k} of {values:?} around {center}"
+                    );
                 }
             }
         }
+    }
+
+    /// Where only parts of the order are known, the answer is that of all values, or asks for what is not known.
+    #[test]
+    fn what_is_not_known_is_asked_for() {
+        let spec = KeySpec::try_new(&DataType::Int64).unwrap();
+        let deviation = Deviation::try_new(&spec, &KeySpec::try_new(&DataType::Float64).unwrap()).unwrap();
+        let (mut word, mut asked) = (1, 0);
+        for (n, shift) in [(1, 50), (2, 50), (99, 60), (100, 56), (1000, 50), (1001, 40)] {
+            let values = values(n, shift, &mut word);
+            let key = |rank: u64| spec.integer_key(values[rank as usize - 1].into());
+            let all = deviation.of(&spec, n, |rank| Ok([key(rank); 2])).unwrap();
+            for step in [3, 10, 64] {
+                let mut known: Vec<u64> = deviation.middle_ranks(n).unwrap().into();
+                let found = loop {
+                    // Of other ranks, the keys at the ends of a step are known.
+                    let between = |rank: u64| match known.contains(&rank) {
+                        true => Ok([key(rank); 2]),
+                        false => Ok([
+                            key(rank / step * step + u64::from(rank < step)),
+                            key((rank / step * step + step).min(n)),
+                        ]),
+                    };
+                    match deviation.of(&spec, n, between).unwrap() {
+                        Known::Wants(ranks) => {
+                            assert!(ranks.iter().any(|rank| !known.contains(rank)), "{ranks:?}");
+                            known.extend(ranks);
+                            asked += 1;
+                        }
+                        found => break found,
+                    }
+                };
+                let answer = |known| match known {
+                    Known::All((key, _)) => key,
+                    Known::Wants(ranks) => panic!("{ranks:?}"),
+                };
+                assert_eq!(answer(found), answer(all), "{n} values, {step}");
+            }
+        }
+        assert!(asked > 0);
     }
 }

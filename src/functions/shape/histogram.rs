@@ -146,7 +146,7 @@ pub(super) fn edge_type(x: &DataType) -> Result<DataType> {
 
 /// Bins of the same width, at most so many.
 #[derive(Debug)]
-pub(super) struct EquiWidth {
+pub(crate) struct EquiWidth {
     bins: usize,
     between: Interpolation,
 }
@@ -154,7 +154,7 @@ pub(super) struct EquiWidth {
 impl EquiWidth {
     /// # Errors
     /// Those of [`edge_type`].
-    pub(super) fn try_new(spec: &KeySpec, bins: usize) -> Result<Self> {
+    pub(crate) fn try_new(spec: &KeySpec, bins: usize) -> Result<Self> {
         edge_type(spec.data_type())?;
         let linear = QuantileSpec {
             quantiles: Vec::new(),
@@ -184,7 +184,7 @@ impl EquiWidth {
     ///
     /// # Errors
     /// An execution error for ends that are not finite.
-    pub(super) fn tops(&self, spec: &KeySpec, ends: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
+    pub(crate) fn tops(&self, spec: &KeySpec, ends: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
         check_finite(spec, ends)?;
         let mut edges = self.edges(spec, ends)?;
         edges.pop();
@@ -212,11 +212,30 @@ impl EquiWidth {
         })
     }
 
+    /// The bins of the only group, as an array of one list; NULL without ends, which no values have. `through`: numbers of values up to the edges
+    /// of all bins.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(crate) fn row(
+        &self,
+        spec: &KeySpec,
+        ends: Option<[KeyBits; 2]>,
+        through: &[u64],
+    ) -> Result<ArrayRef> {
+        let mut answers = Bins::default();
+        match ends {
+            Some(ends) => self.bins(spec, ends, through, &mut answers)?,
+            None => answers.end(),
+        }
+        answers.array(&self.between.result)
+    }
+
     /// Adds the bins of a group between its ends. `through`: numbers of values up to the edges of all bins.
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn bins(
+    fn bins(
         &self,
         spec: &KeySpec,
         ends: [KeyBits; 2],
@@ -234,14 +253,6 @@ impl EquiWidth {
         }
         answers.end();
         Ok(())
-    }
-
-    /// The bins as lists.
-    ///
-    /// # Errors
-    /// Those of making arrays.
-    pub(super) fn array(&self, answers: Bins<KeyBits>) -> Result<ArrayRef> {
-        answers.array(&self.between.result)
     }
 }
 
@@ -273,6 +284,6 @@ impl<K: Key> Asked<Vec<K>> for EquiWidth {
     }
 
     fn finish(&self, _: &KeySpec, _: &Vec<K>, answers: Self::Answers) -> Result<ArrayRef> {
-        self.array(answers)
+        answers.array(&self.between.result)
     }
 }

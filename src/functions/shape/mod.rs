@@ -26,15 +26,14 @@ mod number;
 mod plan;
 mod selected;
 mod sorted;
-mod two_reads;
 
 pub(crate) use self::call::check_arguments;
+pub(crate) use self::deviation::{Deviation, Known};
 pub(crate) use self::fences::{Fenced, fences_array};
 pub(crate) use self::frequency::Frequency;
 pub(crate) use self::function::{ShapeFunction, shape, shape_aggregates};
-pub(crate) use self::histogram::bins_between;
+pub(crate) use self::histogram::{EquiWidth, bins_between};
 pub(crate) use self::mean::{ExactMean, ExactTotal};
 pub(crate) use self::name::ShapeName;
 pub(crate) use self::plan::plan_call;
-pub(crate) use self::selected::{asked_of_frequency, asked_of_mean, asked_of_ranks, tukey_fences};
-pub(crate) use self::two_reads::TwoReads;
+pub(crate) use self::selected::{ShapeQuestion, asked_of_ranks, asked_of_values, tukey_fences};

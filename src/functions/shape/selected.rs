@@ -1,6 +1,8 @@
 //! Calls that are answered by ranks of ungrouped values, as quantiles are: the number of values up to a rank's value is known then, too.
 
-use datafusion::common::Result;
+use std::fmt::{self, Display};
+
+use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::AggregateFunction;
 
@@ -8,7 +10,6 @@ use super::call::{Constants, constants_of};
 use super::frequency::Frequency;
 use super::function::{ShapeFunction, shape};
 use super::name::ShapeName;
-use super::two_reads::parts_of_one;
 use crate::functions::call_of;
 use crate::quantile::fences::quartiles;
 use crate::quantile::{AnswerForm, Method, Quantile, QuantileSpec};
@@ -18,33 +19,62 @@ pub(crate) fn tukey_fences(x: Expr) -> Expr {
     call_of(shape(ShapeName::Fences), vec![x])
 }
 
-/// The share of each end that a call of a mean leaves out, or replaces (`true`); `None` if it asks for something else.
-///
-/// # Errors
-/// A planning error that names a constant which is not allowed.
-pub(crate) fn asked_of_mean(call: &AggregateFunction) -> Result<Option<(Quantile, bool)>> {
-    let Some(function) = ShapeFunction::of(&call.func) else {
-        return Ok(None);
-    };
-    let name = function.sql_name();
-    Ok(match (name, constants_of(name, &call.params.args)?) {
-        (ShapeName::TrimmedMean, Some(Constants::Share(share))) => Some((share, false)),
-        (ShapeName::WinsorizedMean, Some(Constants::Share(share))) => Some((share, true)),
-        _ => None,
-    })
+/// What a call asks of all values of a column, that counts and few of the values answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ShapeQuestion {
+    /// The most frequent values.
+    Frequent(Frequency),
+    /// The mean without the ends of the order.
+    Mean {
+        /// The share of values that is an end.
+        share: Quantile,
+        /// Whether the ends are replaced by what is next to them.
+        is_winsorized: bool,
+    },
+    /// The median of the deviations from the median.
+    Deviation,
+    /// The numbers of values in so many bins of the same width.
+    EquiWidth(usize),
 }
 
-/// The most frequent values that a call asks for; `None` if it asks for something else.
+impl Display for ShapeQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShapeQuestion::Frequent(frequency) => write!(f, "most_frequent={}", frequency.k()),
+            ShapeQuestion::Mean {
+                share,
+                is_winsorized: true,
+            } => write!(f, "winsorized_mean={share}"),
+            ShapeQuestion::Mean { share, .. } => write!(f, "trimmed_mean={share}"),
+            ShapeQuestion::Deviation => f.write_str("median_absolute_deviation"),
+            ShapeQuestion::EquiWidth(bins) => write!(f, "bins_of_one_width={bins}"),
+        }
+    }
+}
+
+/// What a call asks of all values of its first argument; `None` if it asks for something else.
 ///
 /// # Errors
 /// A planning error that names a constant which is not allowed.
-pub(crate) fn asked_of_frequency(call: &AggregateFunction) -> Result<Option<Frequency>> {
+pub(crate) fn asked_of_values(call: &AggregateFunction) -> Result<Option<ShapeQuestion>> {
     let Some(function) = ShapeFunction::of(&call.func) else {
         return Ok(None);
     };
     let name = function.sql_name();
-    let constants = constants_of(name, &call.params.args)?;
-    Ok(constants.and_then(|constants| Frequency::of(name, constants)))
+    let Some(constants) = constants_of(name, &call.params.args)? else {
+        return Ok(None);
+    };
+    let mean = |is_winsorized| match constants {
+        Constants::Share(share) => Some(ShapeQuestion::Mean { share, is_winsorized }),
+        _ => None,
+    };
+    Ok(match (name, constants) {
+        (ShapeName::TrimmedMean, _) => mean(false),
+        (ShapeName::WinsorizedMean, _) => mean(true),
+        (ShapeName::Mad, _) => Some(ShapeQuestion::Deviation),
+        (ShapeName::EquiWidth, Constants::Number(bins)) => Some(ShapeQuestion::EquiWidth(bins)),
+        _ => Frequency::of(name, constants).map(ShapeQuestion::Frequent),
+    })
 }
 
 /// The quantiles from which a call is answered, and the form of its answer; `None` if it is not answered so.
@@ -70,4 +100,19 @@ pub(crate) fn asked_of_ranks(call: &AggregateFunction) -> Result<Option<(Quantil
         (ShapeName::Fences, _) => Some((quartiles()?, AnswerForm::Fences)),
         _ => None,
     })
+}
+
+/// Decimal digits of a part of one.
+const PART_DIGITS: u8 = 37;
+
+/// The numbers 0, 1 / n, 2 / n, .. 1. The parts have 37 digits and are not rounded up, so that the rank of a part of any number
+/// of values is that of the fraction.
+fn parts_of_one(n: usize) -> Vec<ScalarValue> {
+    let (one, n) = (10_i128.pow(PART_DIGITS.into()), n as i128);
+    let part = |at: i128| {
+        // one * at / n, without overflow.
+        let digits = one / n * at + one % n * at / n;
+        ScalarValue::Decimal128(Some(digits), PART_DIGITS + 1, PART_DIGITS as i8)
+    };
+    (0..=n).map(part).collect()
 }

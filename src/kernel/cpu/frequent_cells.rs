@@ -1,91 +1,117 @@
-//! Counts how often values occur: one value of each cell by itself, and all values of some cells.
+//! Counts how often values occur: one value, the candidate, of each of 16 384 cells by itself, the others of a cell together, which bounds how often
+//! any of them occurs, and all values of some cells.
 //!
-//! A cell has the keys whose hashes begin alike. Where its one value, the candidate, is counted by itself, the rest of the cell is a bound of the
-//! count of every other value in it.
+//! A cell has the keys whose hashes begin alike. The others can have more cells than the candidates, so that few of them are together.
 
 use std::mem::size_of;
 use std::sync::Arc;
 
+use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::cell_bounds::{CellBounds, FEW_BITS, cell_of_hash};
 use super::groups::group_key::{GroupKey, GroupTable};
 
-/// Number of cells: their counts fit the second-level cache.
-pub(crate) const CELLS: usize = 1 << CELL_BITS;
-const CELL_BITS: u32 = 14;
+/// Number of cells that have a candidate: their counts fit the second-level cache.
+pub(crate) const CELLS: usize = 1 << FEW_BITS;
 
 /// Keys that are counted between two looks at the memory.
 const BLOCK: usize = 1 << 10;
 
-/// The cell of a key.
+/// Bytes of the counts of candidates.
+const FIXED: usize = CELLS * size_of::<u64>();
+
+/// The cell of a candidate.
 #[inline(always)]
 pub(crate) fn cell_of<K: GroupKey>(key: K) -> usize {
-    (key.hash_key() >> (u64::BITS - CELL_BITS)) as usize
+    cell_of_hash(key.hash_key(), FEW_BITS)
 }
 
-/// What a read counts of each cell.
+/// What a read counts.
 #[derive(Debug)]
 pub(crate) struct Wanted<K> {
     /// The value of each cell that is counted by itself. Any value stands where none is known.
     pub(crate) candidates: Vec<K>,
-    /// Whether all other values of a cell are counted too.
-    pub(crate) keep: Vec<bool>,
-}
-
-/// The rows of a cell.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CellRows {
-    /// Rows with the candidate.
-    pub(crate) own: u64,
-    /// Rows with other values.
-    pub(crate) others: u64,
+    /// The logarithm of the number of cells that other values have.
+    pub(crate) bits: u32,
+    /// Whether the others of these cells are counted together.
+    pub(crate) bounds: bool,
+    /// Of which of these cells all others are counted each.
+    pub(crate) keep: BooleanBuffer,
 }
 
 /// The counts of a part of the rows.
 pub(crate) struct FrequentCells<K> {
     wanted: Arc<Wanted<K>>,
-    pub(crate) rows: Vec<CellRows>,
-    /// Numbers of the values that are no candidates, of cells below `bound` that keep theirs.
+    /// Number of rows.
+    pub(crate) rows: u64,
+    /// Rows of each candidate.
+    pub(crate) own: Vec<u64>,
+    /// Rows of others, if they were to be counted together.
+    pub(crate) bounds: Option<CellBounds>,
+    /// Numbers of the others of cells below `bound` that keep theirs.
     table: GroupTable<K>,
     counts: Vec<u64>,
     /// Cells from here on keep nothing: there was no room for their values.
     bound: usize,
-    /// Most bytes that are held.
+    /// Most bytes that are held beside the bounds.
     room: usize,
     memory: MemoryReservation,
+    /// The hashes and keys of others in a block.
+    others: Vec<(u64, K)>,
 }
 
 impl<K: GroupKey> FrequentCells<K> {
-    /// Counts before the first row, which reserve what they hold in `memory`, at most `room` bytes.
+    /// Counts before the first row, which reserve what they hold in `memory`: at most `room` bytes, and the bounds.
     ///
     /// # Errors
     /// `ResourcesExhausted` if there is no memory to begin.
     pub(crate) fn try_new(wanted: Arc<Wanted<K>>, memory: MemoryReservation, room: usize) -> Result<Self> {
-        memory.try_grow(CELLS * size_of::<CellRows>())?;
+        memory.try_grow(FIXED)?;
+        let bounds = wanted
+            .bounds
+            .then(|| CellBounds::try_new(wanted.bits, memory.new_empty()));
         Ok(Self {
-            wanted,
-            rows: vec![CellRows::default(); CELLS],
+            rows: 0,
+            own: vec![0; CELLS],
+            bounds: bounds.transpose()?,
             table: GroupTable::new(),
             counts: Vec::new(),
-            bound: CELLS,
+            bound: wanted.keep.len(),
             room,
             memory,
+            others: vec![(0, K::default()); BLOCK],
+            wanted,
         })
     }
 
     /// Counts the rows of these keys.
     pub(crate) fn push(&mut self, keys: &[K]) {
+        self.rows += keys.len() as u64;
         let wanted = Arc::clone(&self.wanted);
         for keys in keys.chunks(BLOCK) {
             self.make_room();
+            let mut others = 0;
             for key in keys {
-                let cell = cell_of(*key);
+                let hash = key.hash_key();
+                let cell = cell_of_hash(hash, FEW_BITS);
                 let is_own = wanted.candidates[cell] == *key;
-                self.rows[cell].own += u64::from(is_own);
-                self.rows[cell].others += u64::from(!is_own);
-                if !is_own && wanted.keep[cell] && cell < self.bound {
-                    self.add(*key, 1);
+                self.own[cell] += u64::from(is_own);
+                self.others[others] = (hash, *key);
+                others += usize::from(!is_own);
+            }
+            if let Some(bounds) = &mut self.bounds {
+                bounds.count(self.others[..others].iter().map(|(hash, _)| *hash));
+            }
+            if self.bound == 0 {
+                continue;
+            }
+            for at in 0..others {
+                let (hash, key) = self.others[at];
+                let cell = cell_of_hash(hash, wanted.bits);
+                if wanted.keep.value(cell) && cell < self.bound {
+                    self.add(key, 1);
                 }
             }
         }
@@ -94,27 +120,35 @@ impl<K: GroupKey> FrequentCells<K> {
     /// Adds the counts of another part of the rows; both together may hold `room` bytes.
     pub(crate) fn merge(&mut self, other: &Self, room: usize) {
         self.room = room;
-        for (own, other) in self.rows.iter_mut().zip(&other.rows) {
-            own.own += other.own;
-            own.others += other.others;
+        self.rows += other.rows;
+        self.own
+            .iter_mut()
+            .zip(&other.own)
+            .for_each(|(own, other)| *own += other);
+        if let (Some(bounds), Some(others)) = (&mut self.bounds, &other.bounds) {
+            bounds.merge(others);
         }
         self.lower_bound(other.bound);
         for (at, (key, count)) in other.kept().enumerate() {
             if at % BLOCK == 0 {
                 self.make_room();
             }
-            if cell_of(key) < self.bound {
+            if self.cell(key) < self.bound {
                 self.add(key, count);
             }
         }
     }
 
-    /// Whether all values of a cell were counted.
-    pub(crate) fn is_known(&self, cell: usize) -> bool {
-        self.wanted.keep[cell] && cell < self.bound
+    /// The cells of which all values were counted.
+    pub(crate) fn known(&self) -> BooleanBuffer {
+        let keep = &self.wanted.keep;
+        match self.bound < keep.len() {
+            true => BooleanBuffer::collect_bool(keep.len(), |cell| cell < self.bound && keep.value(cell)),
+            false => keep.clone(),
+        }
     }
 
-    /// The values that are no candidates, of cells whose values were all counted, with their counts, each once.
+    /// The others of cells whose values were all counted, with their counts, each once.
     pub(crate) fn kept(&self) -> impl Iterator<Item = (K, u64)> {
         let keys = self.table.group_keys().iter().copied();
         keys.zip(self.counts.iter().copied())
@@ -123,6 +157,11 @@ impl<K: GroupKey> FrequentCells<K> {
     /// Number of values that are held.
     pub(crate) fn held(&self) -> usize {
         self.counts.len()
+    }
+
+    /// The cell of a value that is no candidate.
+    fn cell(&self, key: K) -> usize {
+        cell_of_hash(key.hash_key(), self.wanted.bits)
     }
 
     fn add(&mut self, key: K, count: u64) {
@@ -142,9 +181,7 @@ impl<K: GroupKey> FrequentCells<K> {
                 true => self.counts.capacity() + values.max(2 * self.counts.capacity()),
                 false => self.counts.capacity(),
             };
-            let bytes = CELLS * size_of::<CellRows>()
-                + self.table.bytes_while_adding(BLOCK)
-                + counts * size_of::<u64>();
+            let bytes = FIXED + self.table.bytes_while_adding(BLOCK) + counts * size_of::<u64>();
             let fits =
                 bytes <= self.memory.size() || bytes <= self.room && self.memory.try_resize(bytes).is_ok();
             if fits || self.bound == 0 {
@@ -156,9 +193,8 @@ impl<K: GroupKey> FrequentCells<K> {
 
     /// The bound below which are half of the cells that keep their values.
     fn half_bound(&self) -> usize {
-        let keep = self.wanted.keep.iter().take(self.bound).enumerate();
-        let cells: Vec<usize> = keep.filter(|(_, keep)| **keep).map(|(cell, _)| cell).collect();
-        cells.get(cells.len() / 2).copied().unwrap_or(0)
+        let kept = self.wanted.keep.slice(0, self.bound);
+        kept.set_indices().nth(kept.count_set_bits() / 2).unwrap_or(0)
     }
 
     /// Forgets what was kept of cells from `bound` on.
@@ -167,7 +203,7 @@ impl<K: GroupKey> FrequentCells<K> {
             return;
         }
         self.bound = bound;
-        let kept: Vec<(K, u64)> = self.kept().filter(|(key, _)| cell_of(*key) < bound).collect();
+        let kept: Vec<(K, u64)> = self.kept().filter(|(key, _)| self.cell(*key) < bound).collect();
         (self.table, self.counts) = (GroupTable::new(), Vec::new());
         for (key, count) in kept {
             self.add(key, count);
@@ -183,12 +219,21 @@ mod tests {
 
     use super::*;
 
-    fn counted(limit: usize, keep: bool, keys: &[&[u64]]) -> FrequentCells<u64> {
+    fn counted(limit: usize, bits: u32, keep: bool, keys: &[&[u64]]) -> FrequentCells<u64> {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(limit));
         let mut candidates = vec![0; CELLS];
         candidates[cell_of(7_u64)] = 7;
-        let keep = vec![keep; CELLS];
-        let wanted = Arc::new(Wanted { candidates, keep });
+        let keep = if keep {
+            BooleanBuffer::new_set(1 << bits)
+        } else {
+            BooleanBuffer::new_unset(1 << bits)
+        };
+        let wanted = Arc::new(Wanted {
+            candidates,
+            bits,
+            bounds: true,
+            keep,
+        });
         let share = limit / 2 / keys.len();
         let mut parts = keys.iter().map(|keys| {
             let memory = MemoryConsumer::new("counts").register(&pool);
@@ -216,11 +261,15 @@ mod tests {
             .map(|row| if row % 3 == 0 { 7 } else { row })
             .collect();
         let (one, other) = keys.split_at(7000);
-        let counts = counted(1 << 22, false, &[one, other]);
+        let counts = counted(1 << 22, FEW_BITS, false, &[one, other]);
         let own = expected(&[&keys])[&7];
-        assert_eq!((counts.rows[cell_of(7_u64)].own, counts.held()), (own, 0));
-        let others: u64 = counts.rows.iter().map(|rows| rows.others).sum();
-        assert_eq!(others + own, 20_000);
+        assert_eq!((counts.own[cell_of(7_u64)], counts.held()), (own, 0));
+        let (cells, others) = counts
+            .bounds
+            .unwrap()
+            .reaching(1, &BooleanBuffer::new_unset(CELLS));
+        assert_eq!((others + own, counts.rows), (20_000, 20_000));
+        assert!(cells.count_set_bits() > 8000);
     }
 
     #[test]
@@ -228,20 +277,26 @@ mod tests {
         let keys: Vec<u64> = (0..200_000).map(|row| row * row % 65_537).collect();
         let (one, other) = keys.split_at(77_777);
         let expected = expected(&[&keys]);
-        for limit in [1 << 24, 2_600_000, 1_800_000] {
-            let counts = counted(limit, true, &[one, other]);
-            let known = (0..CELLS).filter(|cell| counts.is_known(*cell)).count();
+        for (limit, bits) in [
+            (1 << 24, FEW_BITS),
+            (2_600_000, FEW_BITS),
+            (1_800_000, FEW_BITS),
+            (2_600_000, 16),
+        ] {
+            let counts = counted(limit, bits, true, &[one, other]);
+            let known = counts.known();
+            let cells = known.count_set_bits();
             assert!(
-                known > 0 && (limit == 1 << 24) == (known == CELLS),
-                "{limit} {known}"
+                cells > 0 && (limit == 1 << 24) == (cells == known.len()),
+                "{limit} {cells}"
             );
             for (key, count) in counts.kept() {
                 assert_eq!(expected.get(&key), Some(&count), "{key}");
             }
             let mut kept: HashMap<u64, u64> = counts.kept().collect();
             // 0 and 7 are candidates of their cells.
-            kept.extend([0, 7].map(|key| (key, counts.rows[cell_of(key)].own)));
-            let is_known = |key: &u64| counts.is_known(cell_of(*key));
+            kept.extend([0, 7].map(|key| (key, counts.own[cell_of(key)])));
+            let is_known = |key: &u64| known.value(counts.cell(*key));
             assert!(
                 expected
                     .keys()

@@ -130,6 +130,13 @@ impl<K: Key> WeightedCells<K> {
         }
     }
 
+    /// Counts rows of weight 1.
+    pub(crate) fn push_each_once(&mut self, keys: &[K]) {
+        for keys in keys.chunks(BLOCK) {
+            self.push(keys, &[1; BLOCK][..keys.len()]);
+        }
+    }
+
     /// Keeps the rows of a block whose cells were computed last, or none of all rows any more.
     fn keep(&mut self, keys: &[K], weights: &[u64]) {
         let Some(kept) = &mut self.kept else { return };
