@@ -29,8 +29,9 @@ const OUTER: f64 = 8.0;
 /// The share of the sampled rows, as a divisor, from which on equal ones have a cell of their own, which keeps no rows.
 const HITTER_SHARE: usize = 512;
 
-/// Cells that keep rows for all brackets together, if there are fewer brackets than that: a rank is looked for among the rows of one.
-const KEEPING: usize = 16;
+/// Cells that keep rows for all brackets together, if there are fewer brackets than that: a rank is looked for among the rows of one. Up to 15 edges
+/// are compared with each key, without a search.
+const KEEPING: usize = 8;
 
 /// Cells of a read that divides cells with too many rows.
 const DIVIDED: usize = 1 << 10;

@@ -61,12 +61,17 @@ impl CellBounds {
         })
     }
 
-    /// Counts a row for each of these hashes.
-    pub(crate) fn count(&mut self, hashes: impl Iterator<Item = u64>) {
-        let cells = hashes.map(|hash| cell_of_hash(hash, self.bits));
+    /// Counts those of these rows, given by their hashes, that are to be counted.
+    #[inline]
+    pub(crate) fn count(&mut self, rows: impl Iterator<Item = (u64, bool)>) {
+        let rows = rows.map(|(hash, counts)| (cell_of_hash(hash, self.bits), counts));
         match &mut self.counts {
-            Counts::Wide(counts) => cells.for_each(|cell| counts[cell] = counts[cell].saturating_add(1)),
-            Counts::Narrow(counts) => cells.for_each(|cell| counts[cell] = counts[cell].saturating_add(1)),
+            Counts::Wide(counts) => {
+                rows.for_each(|(cell, is_one)| counts[cell] = counts[cell].saturating_add(is_one.into()));
+            }
+            Counts::Narrow(counts) => {
+                rows.for_each(|(cell, is_one)| counts[cell] = counts[cell].saturating_add(is_one.into()));
+            }
         }
     }
 
@@ -124,7 +129,12 @@ mod tests {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
         let memory = MemoryConsumer::new("counts").register(&pool);
         let mut bounds = CellBounds::try_new(bits, memory).unwrap();
-        bounds.count(hashes.iter().copied());
+        bounds.count(
+            hashes
+                .iter()
+                .map(|hash| (*hash, true))
+                .chain([(hashes[0], false)]),
+        );
         bounds
     }
 

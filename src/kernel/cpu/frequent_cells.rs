@@ -46,7 +46,7 @@ pub(crate) struct FrequentCells<K> {
     wanted: Arc<Wanted<K>>,
     /// Number of rows.
     pub(crate) rows: u64,
-    /// Rows of each candidate.
+    /// Rows of each candidate, counted where the others are counted together.
     pub(crate) own: Vec<u64>,
     /// Rows of others, if they were to be counted together.
     pub(crate) bounds: Option<CellBounds>,
@@ -58,8 +58,8 @@ pub(crate) struct FrequentCells<K> {
     /// Most bytes that are held beside the bounds.
     room: usize,
     memory: MemoryReservation,
-    /// The hashes and keys of others in a block.
-    others: Vec<(u64, K)>,
+    /// Whether no cell's others are counted each.
+    keeps_none: bool,
 }
 
 impl<K: GroupKey> FrequentCells<K> {
@@ -81,7 +81,7 @@ impl<K: GroupKey> FrequentCells<K> {
             bound: wanted.keep.len(),
             room,
             memory,
-            others: vec![(0, K::default()); BLOCK],
+            keeps_none: wanted.keep.count_set_bits() == 0,
             wanted,
         })
     }
@@ -90,28 +90,27 @@ impl<K: GroupKey> FrequentCells<K> {
     pub(crate) fn push(&mut self, keys: &[K]) {
         self.rows += keys.len() as u64;
         let wanted = Arc::clone(&self.wanted);
-        for keys in keys.chunks(BLOCK) {
-            self.make_room();
-            let mut others = 0;
-            for key in keys {
+        if let Some(bounds) = &mut self.bounds {
+            let (candidates, own) = (&wanted.candidates, &mut self.own);
+            bounds.count(keys.iter().map(|key| {
                 let hash = key.hash_key();
                 let cell = cell_of_hash(hash, FEW_BITS);
-                let is_own = wanted.candidates[cell] == *key;
-                self.own[cell] += u64::from(is_own);
-                self.others[others] = (hash, *key);
-                others += usize::from(!is_own);
-            }
-            if let Some(bounds) = &mut self.bounds {
-                bounds.count(self.others[..others].iter().map(|(hash, _)| *hash));
-            }
-            if self.bound == 0 {
-                continue;
-            }
-            for at in 0..others {
-                let (hash, key) = self.others[at];
+                let is_own = candidates[cell] == *key;
+                own[cell] += u64::from(is_own);
+                (hash, !is_own)
+            }));
+        }
+        if self.bound == 0 || self.keeps_none {
+            return;
+        }
+        for keys in keys.chunks(BLOCK) {
+            self.make_room();
+            for key in keys {
+                let hash = key.hash_key();
                 let cell = cell_of_hash(hash, wanted.bits);
-                if wanted.keep.value(cell) && cell < self.bound {
-                    self.add(key, 1);
+                let is_kept = wanted.keep.value(cell) && cell < self.bound;
+                if is_kept && wanted.candidates[cell_of_hash(hash, FEW_BITS)] != *key {
+                    self.add(*key, 1);
                 }
             }
         }

@@ -25,6 +25,7 @@ pub(crate) mod groups;
 mod lists;
 pub(crate) mod moving;
 mod rounds;
+mod row_ranges;
 pub(crate) mod sample;
 pub(crate) mod scan_answer;
 mod sketch;

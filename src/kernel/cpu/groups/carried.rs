@@ -13,6 +13,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::{row_bytes, to_write};
+use super::super::row_ranges::RowRanges;
 use crate::memory::SpillFile;
 
 /// Least bytes of rows that are written together. Small hash partitions that lie side by side share the overhead of one
@@ -30,14 +31,27 @@ pub(crate) struct Carried {
 
 enum Rows {
     Memory(Vec<ArrayRef>),
-    Disk(Vec<Chunk>),
+    Disk(Chunks),
 }
 
-/// Rows of some neighbouring hash partitions in a file, as an Arrow IPC stream.
+/// Rows in a file.
+struct Chunks {
+    /// The rows of each chunk: those of some neighbouring hash partitions.
+    rows: RowRanges,
+    chunks: Vec<Chunk>,
+}
+
+/// An Arrow IPC stream in a file.
 struct Chunk {
-    rows: Range<usize>,
     offset: u64,
     length: usize,
+}
+
+impl Chunks {
+    /// Bytes of memory held.
+    fn bytes(&self) -> usize {
+        self.rows.bytes() + self.chunks.capacity() * size_of::<Chunk>()
+    }
 }
 
 impl Carried {
@@ -68,7 +82,7 @@ impl Carried {
     pub(crate) fn bytes(&self) -> usize {
         match &self.rows {
             Rows::Memory(_) => self.total,
-            Rows::Disk(chunks) => chunks.capacity() * size_of::<Chunk>(),
+            Rows::Disk(chunks) => chunks.bytes(),
         }
     }
 
@@ -118,20 +132,24 @@ impl Carried {
         let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let each = self.total.div_ceil(rows.max(1)).max(1);
-        let mut chunks = Vec::new();
-        for rows in joined(&partitions, CHUNK_BYTES.div_ceil(each)) {
+        let joined = joined(&partitions, CHUNK_BYTES.div_ceil(each));
+        let mut chunks = Chunks {
+            rows: RowRanges::of_about(rows / joined.len().max(1)),
+            chunks: Vec::with_capacity(joined.len()),
+        };
+        for rows in joined {
             let own = slices(columns, &rows);
             let own = own.iter().map(to_write).collect::<Result<_>>()?;
             let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
             writer.write(&RecordBatch::try_new(Arc::clone(&schema), own)?)?;
             let stream = writer.into_inner()?;
-            chunks.push(Chunk {
-                rows,
+            chunks.rows.push(rows.len());
+            chunks.chunks.push(Chunk {
                 offset: file.append(&stream)?,
                 length: stream.len(),
             });
         }
-        chunks.shrink_to_fit();
+        chunks.rows.shrink_to_fit();
         self.rows = Rows::Disk(chunks);
         Ok(())
     }
@@ -156,21 +174,20 @@ fn joined(partitions: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
 }
 
 /// Reads a range of rows, all of which lie in one chunk.
-fn read(chunks: &[Chunk], range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
-    let at = chunks.partition_point(|chunk| chunk.rows.end <= range.start);
-    let Some(chunk) = chunks.get(at).filter(|chunk| range.end <= chunk.rows.end) else {
+fn read(chunks: &Chunks, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
+    let Some((at, first)) = chunks.rows.find(range.start) else {
         return internal_err!("rows {range:?} lie in no chunk");
     };
+    let chunk = &chunks.chunks[at];
     let file = file.ok_or_else(|| internal_datafusion_err!("spilled rows without their file"))?;
     let mut stream = vec![0; chunk.length];
     file.read_at(chunk.offset, &mut stream)?;
     let batch = StreamReader::try_new(Cursor::new(stream), None)?.next();
     match batch.transpose()? {
-        Some(batch) if batch.num_rows() == chunk.rows.len() => {
-            let from = range.start - chunk.rows.start;
-            Ok(slices(batch.columns(), &(from..from + range.len())))
+        Some(batch) if range.end - first <= batch.num_rows() => {
+            Ok(slices(batch.columns(), &(range.start - first..range.end - first)))
         }
-        _ => internal_err!("spilled rows {:?} are not there", chunk.rows),
+        _ => internal_err!("spilled rows {range:?} are not there"),
     }
 }
 

@@ -8,6 +8,10 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::kernel::cpu::columns::{row_bytes, without_others};
+use crate::kernel::cpu::row_ranges::RowRanges;
+
+/// Rows of an array, about.
+const ROWS: usize = 256;
 
 /// Columns of equal length, each as the arrays in which its rows came.
 #[derive(Debug)]
@@ -15,9 +19,8 @@ pub(super) struct Chunks {
     types: Vec<DataType>,
     /// The arrays of each column.
     columns: Vec<Vec<ArrayRef>>,
-    /// The number of the first row of each array.
-    starts: Vec<usize>,
-    rows: usize,
+    /// The rows of each array.
+    ranges: RowRanges,
     bytes: usize,
 }
 
@@ -27,8 +30,7 @@ impl Chunks {
         Self {
             columns: vec![Vec::new(); types.len()],
             types,
-            starts: Vec::new(),
-            rows: 0,
+            ranges: RowRanges::of_about(ROWS),
             bytes: 0,
         }
     }
@@ -48,8 +50,7 @@ impl Chunks {
         if rows == 0 {
             return;
         }
-        self.starts.push(self.rows);
-        self.rows += rows;
+        self.ranges.push(rows);
         for (chunks, column) in self.columns.iter_mut().zip(columns) {
             self.bytes += row_bytes(column);
             chunks.push(Arc::clone(column));
@@ -59,8 +60,8 @@ impl Chunks {
     /// These columns in place of all rows.
     pub(super) fn replace(&mut self, columns: Vec<ArrayRef>, rows: usize) {
         self.columns.iter_mut().for_each(Vec::clear);
-        self.starts.clear();
-        (self.rows, self.bytes) = (0, 0);
+        self.ranges.clear();
+        self.bytes = 0;
         self.push(&columns, rows);
     }
 
@@ -73,13 +74,9 @@ impl Chunks {
         columns: impl IntoIterator<Item = usize>,
         rows: &UInt32Array,
     ) -> Result<Vec<ArrayRef>> {
-        let places: Vec<(usize, usize)> = match self.starts.len() {
+        let places = match self.ranges.len() {
             0 | 1 => Vec::new(),
-            _ => rows
-                .values()
-                .iter()
-                .map(|row| self.place(*row as usize))
-                .collect(),
+            _ => self.places(rows)?,
         };
         let of_column = |column: usize| {
             let chunks = self.columns.get(column);
@@ -124,12 +121,15 @@ impl Chunks {
             .collect()
     }
 
-    /// The array with a row, and the row's index there.
-    fn place(&self, row: usize) -> (usize, usize) {
-        let chunk = self
-            .starts
-            .partition_point(|start| *start <= row)
-            .saturating_sub(1);
-        (chunk, row - self.starts.get(chunk).copied().unwrap_or(0))
+    /// The array with each row, and the row's index there.
+    fn places(&self, rows: &UInt32Array) -> Result<Vec<(usize, usize)>> {
+        let places = rows.values().iter().map(|row| {
+            let row = *row as usize;
+            let found = self.ranges.find(row).map(|(chunk, start)| (chunk, row - start));
+            found.ok_or_else(|| {
+                internal_datafusion_err!("no row {row} of {} that are held", self.ranges.rows())
+            })
+        });
+        places.collect()
     }
 }
