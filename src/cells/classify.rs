@@ -79,7 +79,54 @@ impl<K: Key, C: Classify<K> + Send> ClassifyBlocks<K> for C {
 
 /// `cells` over keys of one width.
 pub(crate) fn classifier<K: Key>(cells: &Cells) -> Box<dyn ClassifyBlocks<K>> {
+    if let Cells::Edges(edges) = cells
+        && edges.as_slice().len() <= MOST_COMPARED
+    {
+        return Box::new(ComparedOf::new(edges));
+    }
     with_classifier!(cells, K, classify => Box::new(classify))
+}
+
+/// Most edges for which comparing a key with each is faster than a search tree, which takes half a megabyte.
+pub(crate) const MOST_COMPARED: usize = 16;
+
+/// Number of keys that are compared with all edges while they are in the first-level cache.
+const PIECE: usize = 256;
+
+/// The cells between few edges: each key is compared with each edge, without a branch or a load from a table.
+pub(crate) struct ComparedOf<K> {
+    edges: Vec<K>,
+}
+
+impl<K: Key> ComparedOf<K> {
+    fn new(edges: &Edges) -> Self {
+        Self {
+            edges: edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect(),
+        }
+    }
+}
+
+impl<K: Key> Classify<K> for ComparedOf<K> {
+    #[inline(always)]
+    fn cell(&self, key: K) -> u16 {
+        self.edges.iter().map(|edge| u16::from(key >= *edge)).sum()
+    }
+
+    #[inline(always)]
+    fn cells(&self, keys: &[K], numbers: &mut [u16]) {
+        for (keys, numbers) in keys.chunks(PIECE).zip(numbers.chunks_mut(PIECE)) {
+            // Sums as wide as keys, so that both are compared and added in the same lanes.
+            let mut sums = [K::default(); PIECE];
+            for edge in &self.edges {
+                for (key, sum) in keys.iter().zip(&mut sums) {
+                    *sum = *sum + if key >= edge { K::one() } else { K::default() };
+                }
+            }
+            for (number, sum) in numbers.iter_mut().zip(&sums) {
+                *number = sum.shr32(0) as u16;
+            }
+        }
+    }
 }
 
 /// Computes the cells of all keys, `$several` at a time, then those of the rest. This is not a function over closures,
@@ -324,12 +371,18 @@ mod tests {
     use crate::key::{KeyVec, Width};
 
     fn agree<K: Key>(cells: &Cells, keys: impl IntoIterator<Item = K>) -> Result<()> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let expected = |key: &K| cells.cell(key.to_bits()).unwrap_or(cells.len() as u32);
         with_classifier!(cells, K, classify => {
-            for key in keys {
-                let expected = cells.cell(key.to_bits()).unwrap_or(cells.len() as u32);
-                assert_eq!(u32::from(classify.cell(key)), expected, "{key:?} in {cells:?}");
+            for key in &keys {
+                assert_eq!(u32::from(classify.cell(*key)), expected(key), "{key:?} in {cells:?}");
             }
         });
+        let mut numbers = vec![0; keys.len()];
+        classifier(cells).number(&keys, &mut numbers);
+        for (key, number) in keys.iter().zip(numbers) {
+            assert_eq!(u32::from(number), expected(key), "{key:?} in {cells:?}");
+        }
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{Aggregate, AggregateUDF, Expr, LogicalPlan};
 
 use super::QuantilesNode;
 use super::call_spec::{CallSpec, aggregate_call, has_weights};
-use crate::functions::{ShapeFunction, is_percentile_cont};
+use crate::functions::{RankFunction, ShapeFunction, is_percentile_cont};
 
 /// Replaces each aggregation that a [`QuantilesNode`] can stand in for, in subqueries too: those with quantiles that operators select, and those of
 /// groups with weighted quantiles, whose accumulators the operator hosts.
@@ -43,11 +43,11 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     })
 }
 
-/// Replaces each grouped aggregation with a function that holds the values of its groups by a [`QuantilesNode`] without quantiles, in
-/// subqueries too: its operator brings the rows of a group together before they reach the accumulators, and spills them.
+/// Replaces each grouped aggregation with a function that holds the values, or many counts, of its groups by a [`QuantilesNode`] without
+/// quantiles, in subqueries too: its operator brings the rows of a group together before they reach the accumulators, and spills them.
 pub(super) fn host_groups(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| match node {
-        LogicalPlan::Aggregate(aggregate) if may_be_selected(&aggregate) && holds_values(&aggregate) => {
+        LogicalPlan::Aggregate(aggregate) if may_be_selected(&aggregate) && holds_much(&aggregate) => {
             let Aggregate {
                 input,
                 group_expr,
@@ -64,10 +64,13 @@ pub(super) fn host_groups(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>>
     })
 }
 
-/// Whether an aggregation has groups, and a function that holds their values.
-fn holds_values(aggregate: &Aggregate) -> bool {
+/// Whether an aggregation has groups, and a function that holds their values, or many counts of them.
+fn holds_much(aggregate: &Aggregate) -> bool {
     let mut calls = aggregate.aggr_expr.iter().filter_map(aggregate_call);
-    !aggregate.group_expr.is_empty() && calls.any(|call| ShapeFunction::of(&call.func).is_some())
+    let holds = |call: &AggregateFunction| {
+        ShapeFunction::of(&call.func).is_some() || RankFunction::of(&call.func).is_some()
+    };
+    !aggregate.group_expr.is_empty() && calls.any(holds)
 }
 
 /// Whether a [`QuantilesNode`] can stand in for an aggregation: it has no grouping sets, and none of its aggregates

@@ -44,15 +44,23 @@ const COLUMNS: [&str; 2] = ["x", "weight"];
 const ANSWER: &str = "answer";
 
 /// The node of a question about the rows of its input.
-pub(super) type SampleThenReadNode = Node<RowsQuestion>;
+pub(super) type SampleThenReadNode = Node<SharedQuestion>;
 
-impl NodeKind for RowsQuestion {
+/// One of the questions of an aggregation, which are answered at a time and share the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct SharedQuestion {
+    question: RowsQuestion,
+    /// Number of questions.
+    all: usize,
+}
+
+impl NodeKind for SharedQuestion {
     fn name(&self) -> &'static str {
         "SampleThenRead"
     }
 
     fn details(&self) -> String {
-        self.to_string()
+        self.question.to_string()
     }
 }
 
@@ -152,13 +160,14 @@ fn planned(
     mut calls: BTreeMap<usize, RowsCall<'_>>,
     state: &SessionState,
 ) -> Result<LogicalPlan> {
-    let (mut others, mut answers) = (Vec::new(), Vec::new());
+    let (all, mut others, mut answers) = (calls.len(), Vec::new(), Vec::new());
     for (place, asked) in aggregate.aggr_expr.iter().enumerate() {
         let name = asked.schema_name().to_string();
         answers.push(match calls.remove(&place) {
             Some(call) => {
                 let answer_type = asked.get_type(aggregate.input.schema())?;
-                call.answer(answer_type, &aggregate.input, state)?.alias(name)
+                call.answer(all, answer_type, &aggregate.input, state)?
+                    .alias(name)
             }
             None => {
                 others.push(asked.clone());
@@ -256,11 +265,17 @@ fn about_values(call: &AggregateFunction) -> Result<Option<(RowsQuestion, Vec<&E
 }
 
 impl RowsCall<'_> {
-    /// The answer over the rows of `input`, as a scalar subquery. `answer_type` is its type.
+    /// The answer over the rows of `input`, as a scalar subquery, one of `all`. `answer_type` is its type.
     ///
     /// # Errors
     /// DataFusion's.
-    fn answer(self, answer_type: DataType, input: &Arc<LogicalPlan>, state: &SessionState) -> Result<Expr> {
+    fn answer(
+        self,
+        all: usize,
+        answer_type: DataType,
+        input: &Arc<LogicalPlan>,
+        state: &SessionState,
+    ) -> Result<Expr> {
         let rows = LogicalPlanBuilder::from(Arc::clone(input));
         let rows = match self.call.params.filter.as_deref() {
             Some(filter) => rows.filter(filter.clone())?,
@@ -283,7 +298,8 @@ impl RowsCall<'_> {
         }
         let answer = Field::new(ANSWER, answer_type, true);
         let schema = DFSchema::from_unqualified_fields(vec![answer].into(), Default::default())?;
-        let node = SampleThenReadNode::new(self.question, inputs, Arc::new(schema));
+        let question = self.question;
+        let node = SampleThenReadNode::new(SharedQuestion { question, all }, inputs, Arc::new(schema));
         Ok(scalar(node.into_plan()))
     }
 }
@@ -304,7 +320,7 @@ impl SampleThenReadNode {
     /// A planning error for a method that the values cannot have.
     pub(super) fn exec(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let schema = Arc::clone(self.schema().inner());
-        let exec = SampleThenReadExec::try_new(inputs, self.kind.clone(), schema)?;
+        let exec = SampleThenReadExec::try_new(inputs, self.kind.question.clone(), self.kind.all, schema)?;
         Ok(Arc::new(exec))
     }
 }

@@ -255,7 +255,11 @@ async fn spreads_and_bins_read_few_times() {
         ctx.deregister_table("files").unwrap();
         parquet(&ctx, &table, 50_000, folder.path()).await;
         let mut reads = vec![
-            ("histogram(h, 20, 'equi-width') FROM files", 1),
+            // Of zeros alone, the file tells -0.0 and 0.0.
+            (
+                "histogram(h, 20, 'equi-width') FROM files",
+                if pattern == Pattern::AllEqual { 2 } else { 1 },
+            ),
             ("histogram(i, 20, 'equi-width') FROM files", 1),
             ("histogram(i, 20, 'equi-width') FROM held", 2),
         ];

@@ -116,18 +116,22 @@ pub type SampleThenReadExec = Operator<SampleThenReadWork>;
 #[derive(Debug)]
 pub struct SampleThenReadWork {
     question: RowsQuestion,
+    /// Number of questions that are answered at a time.
+    all: usize,
     schema: SchemaRef,
 }
 
 impl SampleThenReadExec {
     /// An operator over inputs of which the first one has the columns of the question: values that have keys, and weights. A second one is
-    /// another plan of the answer, for [most frequent](ShapeQuestion::Frequent) values. `schema` has the column of the answer.
+    /// another plan of the answer, for [most frequent](ShapeQuestion::Frequent) values. `schema` has the column of the answer, and `all` operators of a
+    /// statement share the memory, this one among them.
     ///
     /// # Errors
     /// A planning error for a method that values of this type cannot have.
     pub(crate) fn try_new(
         inputs: Vec<Arc<dyn ExecutionPlan>>,
         question: RowsQuestion,
+        all: usize,
         schema: SchemaRef,
     ) -> Result<Self> {
         if let RowsQuestion::Weighted {
@@ -137,7 +141,12 @@ impl SampleThenReadExec {
         {
             RowsQuestion::weighted(inputs[0].schema().field(0).data_type(), quantile_spec, *is_list)?;
         }
-        Self::over(SampleThenReadWork { question, schema }, inputs)
+        let work = SampleThenReadWork {
+            question,
+            all: all.max(1),
+            schema,
+        };
+        Self::over(work, inputs)
     }
 }
 
@@ -172,7 +181,7 @@ impl Work for SampleThenReadWork {
             other: on.inputs.get(1).cloned(),
             context: Arc::clone(&on.context),
             limit: match on.context.memory_pool().memory_limit() {
-                MemoryLimit::Finite(limit) => limit,
+                MemoryLimit::Finite(limit) => limit / self.all,
                 MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
             },
             memory: on.memory(),
@@ -204,7 +213,7 @@ struct Reading {
     /// The plan that answers questions which are left to it.
     other: Option<Arc<dyn ExecutionPlan>>,
     context: Arc<TaskContext>,
-    /// Bytes of the memory pool.
+    /// Bytes of the memory pool that this may take.
     limit: usize,
     memory: MemoryReservation,
     input_rows: Count,

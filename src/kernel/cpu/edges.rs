@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::Result;
 
-use crate::cells::classify::{ClassifyBlocks, classifier};
+use crate::cells::classify::{ClassifyBlocks, MOST_COMPARED, classifier};
 use crate::cells::simd::{Kernel, dispatch};
 use crate::cells::{Cells, Edges};
 use crate::key::{Encoding, Key, KeySpec, words};
@@ -18,9 +18,6 @@ const TOGETHER: usize = 4;
 
 /// Most edges for which comparing with each is faster than a search tree and a counter.
 const COMPARED: usize = 64;
-
-/// Most edges for which comparing with each is faster than a search tree, where the cell of each key is wanted.
-const NUMBERED: usize = 16;
 
 /// Adds the number of keys of a piece at or above each edge to `counts`. Inlined, so that it is compiled for the instruction set of its
 /// caller.
@@ -48,8 +45,8 @@ pub(super) fn count_from_edges<K: Key>(piece: &[K], edges: &[K], counts: &mut [u
 pub(crate) struct EdgeCells<K> {
     spec: KeySpec,
     edges: Vec<K>,
-    /// Finds the cells of keys between many edges; made when first asked, since it takes half a megabyte.
-    tree: OnceLock<Box<dyn ClassifyBlocks<K>>>,
+    /// Finds the cell of each key; made when first asked, since that between many edges takes half a megabyte.
+    classifier: OnceLock<Box<dyn ClassifyBlocks<K>>>,
     cells: Cells,
 }
 
@@ -59,7 +56,7 @@ impl<K: Key> EdgeCells<K> {
         Self {
             spec,
             edges: edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect(),
-            tree: OnceLock::new(),
+            classifier: OnceLock::new(),
             cells: Cells::Edges(edges),
         }
     }
@@ -92,8 +89,9 @@ impl<K: Key> EdgeCells<K> {
 
     /// Memory held, in bytes.
     pub(crate) fn size(&self) -> usize {
-        let tree = self.tree.get().map_or(0, |_| (1 << 16) * size_of::<K>());
-        self.edges.capacity() * size_of::<K>() + tree
+        let has_tree = self.edges.len() > MOST_COMPARED && self.classifier.get().is_some();
+        let tree = if has_tree { 1 << 16 } else { 0 };
+        (self.edges.capacity() + tree) * size_of::<K>()
     }
 
     /// Appends the cell of each value. No value is NULL.
@@ -111,47 +109,11 @@ impl<K: Key> EdgeCells<K> {
         let (mut keys, mut numbers) = ([K::default(); PIECE], [0; PIECE]);
         for words in words.chunks(PIECE) {
             let (keys, numbers) = (&mut keys[..words.len()], &mut numbers[..words.len()]);
-            if self.edges.len() > NUMBERED {
-                self.spec.encoding().encode(words, keys);
-                self.tree
-                    .get_or_init(|| classifier(&self.cells))
-                    .number(keys, numbers);
-            } else {
-                dispatch(NumberWords {
-                    words,
-                    encoding: self.spec.encoding(),
-                    edges: &self.edges,
-                    keys,
-                    numbers,
-                });
-            }
+            self.spec.encoding().encode(words, keys);
+            self.classifier
+                .get_or_init(|| classifier(&self.cells))
+                .number(keys, numbers);
             numbers.iter().for_each(|number| each(*number));
-        }
-    }
-}
-
-/// Writes the number of edges at or below the key of each word of a piece.
-struct NumberWords<'a, K> {
-    words: &'a [K],
-    encoding: Encoding,
-    edges: &'a [K],
-    keys: &'a mut [K],
-    numbers: &'a mut [u16],
-}
-
-impl<K: Key> Kernel for NumberWords<'_, K> {
-    #[inline(always)]
-    fn run(self) {
-        self.encoding.encode(self.words, self.keys);
-        // Sums as wide as keys, so that both are compared and added in the same lanes.
-        let mut sums = [K::default(); PIECE];
-        for edge in self.edges {
-            for (key, sum) in self.keys.iter().zip(&mut sums) {
-                *sum = *sum + if key >= edge { K::one() } else { K::default() };
-            }
-        }
-        for (number, sum) in self.numbers.iter_mut().zip(&sums) {
-            *number = sum.shr32(0) as u16;
         }
     }
 }
