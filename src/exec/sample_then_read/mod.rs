@@ -51,7 +51,7 @@ use crate::quantile::{AnswerSpec, QuantileSpec, TypedAnswerSpec};
 use crate::select::while_reading::{SAMPLE, runs};
 use crate::threads::PartitionTasks;
 
-/// The share of a memory limit, as a divisor, that rows may take which a read keeps. Twice that is taken while a list of them grows.
+/// The share of a memory limit, as a divisor, that rows may take which reads of all questions keep. Twice that is taken while a list of them grows.
 const KEPT_SHARE: usize = 4;
 
 /// The share of all rows, as a divisor, that a read keeps at most where there is no memory limit.
@@ -181,9 +181,10 @@ impl Work for SampleThenReadWork {
             other: on.inputs.get(1).cloned(),
             context: Arc::clone(&on.context),
             limit: match on.context.memory_pool().memory_limit() {
-                MemoryLimit::Finite(limit) => limit / self.all,
+                MemoryLimit::Finite(limit) => limit,
                 MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
             },
+            all: self.all,
             memory: on.memory(),
             input_rows: on.counter("input_rows"),
             input_reads: on.counter("input_reads"),
@@ -213,8 +214,10 @@ struct Reading {
     /// The plan that answers questions which are left to it.
     other: Option<Arc<dyn ExecutionPlan>>,
     context: Arc<TaskContext>,
-    /// Bytes of the memory pool that this may take.
+    /// Bytes of the memory pool.
     limit: usize,
+    /// Number of questions that are answered at a time.
+    all: usize,
     memory: MemoryReservation,
     input_rows: Count,
     input_reads: Count,
@@ -292,7 +295,7 @@ impl Reading {
 
     /// Most rows of so many bytes that a read may keep.
     fn most_kept(&self, bytes: usize) -> u64 {
-        let room = self.limit / KEPT_SHARE / bytes;
+        let room = self.limit / KEPT_SHARE / self.all / bytes;
         (self.input.rows() / ROWS_SHARE).max(LEAST_KEPT).min(room as u64)
     }
 
