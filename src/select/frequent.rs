@@ -305,7 +305,7 @@ mod tests {
             let (read, held) = reads(&table, &sample, k, 1 << 26).unwrap();
             assert!(read == 2 && held < 3000, "{read} {held}");
         }
-        // As many of each value: nothing can be left out.
+        // Every value has ten rows: no cell can be left out.
         let table: Vec<u64> = (0..300_000).map(|row| row % 30_000).collect();
         let (read, held) = reads(&table, &sample, 3, 1 << 26).unwrap();
         assert!(read == 2 && held > 10_000, "{read} {held}");

@@ -1,9 +1,10 @@
 //! What a question says of its reads.
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
-use datafusion::common::Result;
+use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::functions::CHANGED;
 use crate::key::{Key, KeySpec, dense};
 
 /// A question about the rows of an input that is answered by reads of them all. Each read counts rows and keeps few; what it counted proves the
@@ -56,4 +57,45 @@ pub(super) fn append_values<K: Key>(spec: &KeySpec, batch: &RecordBatch, keys: &
     let values = batch.column(0);
     let dense = dense(values.as_ref(), None)?;
     spec.append_keys(dense.as_ref().unwrap_or(values).as_ref(), keys)
+}
+
+/// The keys of the values in the first columns of batches that are not NULL.
+///
+/// # Errors
+/// Internal errors only.
+pub(super) fn keys_of<K: Key>(spec: &KeySpec, batches: &[RecordBatch]) -> Result<Vec<K>> {
+    let mut keys = Vec::new();
+    for batch in batches {
+        append_values(spec, batch, &mut keys)?;
+    }
+    Ok(keys)
+}
+
+/// The number of values, which every read sees. `seen` is that of the first read, once there was one.
+///
+/// # Errors
+/// An execution error if a read saw `now` others.
+pub(super) fn same_number(seen: &mut Option<u64>, now: u64) -> Result<u64> {
+    match *seen.get_or_insert(now) {
+        first if first == now => Ok(now),
+        first => exec_err!("{first} values were read first, {now} later: {CHANGED}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_that_changes_between_two_reads_is_an_error() {
+        let mut seen = None;
+        for _ in 0..2 {
+            assert_eq!(same_number(&mut seen, 3).unwrap(), 3);
+        }
+        let error = same_number(&mut seen, 4).unwrap_err().to_string();
+        assert!(
+            error.contains(CHANGED) && error.contains("3 values were read first, 4 later"),
+            "{error}"
+        );
+    }
 }

@@ -12,12 +12,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use datafusion::common::{Result, exec_err, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::by_reads::{ByReads, ReadPart, append_values};
+use super::by_reads::{ByReads, ReadPart, append_values, keys_of, same_number};
 use crate::cells::Bracket;
-use crate::functions::CHANGED;
 use crate::functions::shape::{Deviation, Known};
 use crate::kernel::cpu::weighted_cells::{KeepingCells, MergedCells, WeightedCells};
 use crate::key::{Key, KeyBits, KeySpec};
@@ -62,10 +61,7 @@ impl<K: Key> MedianDeviation<K> {
         most: u64,
     ) -> Result<Self> {
         let deviation = Arc::new(Deviation::try_new(&spec, &result)?);
-        let mut keys: Vec<K> = Vec::new();
-        for batch in sample {
-            append_values(&spec, batch, &mut keys)?;
-        }
+        let mut keys: Vec<K> = keys_of(&spec, sample)?;
         keys.sort_unstable();
         let sampled = keys.len() as u64;
         let around = match sampled {
@@ -165,11 +161,7 @@ impl<K: Key> ByReads for MedianDeviation<K> {
     fn narrow(&mut self, parts: Vec<DeviationPart<K>>) -> Result<bool> {
         let parts = parts.into_iter().map(|part| part.count);
         let read = MergedCells::of(self.cells.len(), parts);
-        let now = read.counts.total()?;
-        let n = *self.seen.get_or_insert(now);
-        if n != now {
-            return exec_err!("{n} values were read first, {now} later: {CHANGED}");
-        }
+        let n = same_number(&mut self.seen, read.counts.total()?)?;
         if n == 0 {
             return Ok(true);
         }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::by_reads::{ByReads, ReadPart, append_values};
-use crate::functions::CHANGED;
+use super::by_reads::{ByReads, ReadPart, append_values, keys_of, same_number};
 use crate::functions::shape::Frequency;
 use crate::kernel::cpu::frequent_cells::FrequentCells;
 use crate::kernel::cpu::groups::group_key::GroupKey;
@@ -47,10 +46,7 @@ impl<K: GroupKey> MostFrequent<K> {
         rows: u64,
         limits: CountLimits,
     ) -> Result<Self> {
-        let mut keys = Vec::new();
-        for batch in sample {
-            append_values(&spec, batch, &mut keys)?;
-        }
+        let keys = keys_of(&spec, sample)?;
         let CountLimits {
             most_kept, most_bits, ..
         } = limits;
@@ -93,11 +89,7 @@ impl<K: GroupKey> ByReads for MostFrequent<K> {
         for part in parts {
             all.merge(&part, room);
         }
-        let now = all.rows;
-        let rows = *self.seen.get_or_insert(now);
-        if rows != now {
-            return exec_err!("{rows} values were read first, {now} later: {CHANGED}");
-        }
+        same_number(&mut self.seen, all.rows)?;
         self.selection.narrow(all)
     }
 

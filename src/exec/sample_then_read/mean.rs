@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::by_reads::{ByReads, ReadPart, append_values};
-use crate::functions::CHANGED;
+use super::by_reads::{ByReads, ReadPart, append_values, keys_of, same_number};
 use crate::functions::shape::{ExactMean, ExactTotal};
 use crate::kernel::cpu::weighted_cells::{KeepingCells, MergedCells, WeightedCells};
 use crate::key::{Key, KeyBits, KeySpec};
@@ -53,10 +52,7 @@ impl<K: Key> MeanWithoutEnds<K> {
         rows: u64,
         most: u64,
     ) -> Result<Self> {
-        let mut keys = Vec::new();
-        for batch in sample {
-            append_values(&spec, batch, &mut keys)?;
-        }
+        let keys: Vec<K> = keys_of(&spec, sample)?;
         let sample = keys.into_iter().map(|key| (key, 1)).collect();
         let ranks = Box::new(move |n| ranks(share, n));
         let selection = WeightedSelection::try_new(ranks, spec.width(), sample, rows, most)?;
@@ -158,11 +154,7 @@ impl<K: Key> ByReads for MeanWithoutEnds<K> {
             part.count
         });
         let read = MergedCells::of(self.cells.len(), parts);
-        let now = read.counts.total()?;
-        let n = *self.seen.get_or_insert(now);
-        if n != now {
-            return exec_err!("{n} values were read first, {now} later: {CHANGED}");
-        }
+        let n = same_number(&mut self.seen, read.counts.total()?)?;
         if n == 0 {
             return Ok(true);
         }

@@ -76,7 +76,7 @@ pub(crate) enum RowsQuestion {
         /// Whether the answer is a list.
         is_list: bool,
     },
-    /// What is asked of the values of the only column.
+    /// A function of the order or the frequencies of the values in the only column.
     Shape(ShapeQuestion),
 }
 
