@@ -195,6 +195,7 @@ impl<K: Key> Sieve<K> {
         if self.is_cut {
             return Ok(());
         }
+        self.payload.join()?;
         let chosen = self.choose()?;
         let rows = UInt32Array::from(chosen.rows);
         self.keys = rows.values().iter().map(|row| self.keys[*row as usize]).collect();
