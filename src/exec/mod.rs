@@ -82,8 +82,8 @@ pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
     FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedNearest, PinnedQuantiles,
-    PinnedQuery, PinnedRows, PinnedShare, PinnedSource, PinnedTable, PinnedTables, PinnedTopK,
-    PinnedTopKCall, PlanFallback, full_name,
+    PinnedQuery, PinnedRows, PinnedScan, PinnedScanExec, PinnedShare, PinnedSource, PinnedTable,
+    PinnedTables, PinnedTopK, PinnedTopKCall, PlanFallback, full_name,
 };
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;

@@ -81,6 +81,8 @@ pub(crate) use shape::{ShapeFunction, tukey_fences};
 pub(crate) use topk::TopKBy;
 pub(crate) use types::ordered_type;
 pub(crate) use vector_pairs::dimension_of;
+#[cfg(feature = "cuda")]
+pub(crate) use vector_pairs::vectors_of;
 pub(crate) use weighted::{counted_weights, weights_of};
 pub(crate) use within_group::within_group;
 

@@ -25,6 +25,16 @@ pub(crate) fn dimension_of(column: &ArrayRef) -> Option<usize> {
     }
 }
 
+/// The components of all vectors of a column, one behind the other; `None` if one is NULL or has another length.
+#[cfg(feature = "cuda")]
+pub(crate) fn vectors_of(column: &ArrayRef, dimension: usize) -> Option<Vec<f64>> {
+    let column = VectorColumn::try_new(column, dimension)?;
+    if column.has_nulls() {
+        return None;
+    }
+    column.widened()
+}
+
 impl VectorDistance {
     /// The vectors that a query wants by this function.
     pub(crate) fn ranking(&self, ascending: bool) -> Ranking {

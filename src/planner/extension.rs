@@ -16,6 +16,8 @@ use super::grouped_topk::{TopKNode, topk_exec};
 use super::physical::quantiles_exec;
 use super::sample_then_read::SampleThenReadNode;
 use super::staged_node::StagedNode;
+#[cfg(feature = "cuda")]
+use crate::exec::PinnedScanExec;
 
 /// Plans the logical nodes of this crate. A query planner that is built from several extension planners can include it.
 #[derive(Debug, Default)]
@@ -42,6 +44,11 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         let [input] = physical_inputs else {
             return Ok(None);
         };
+        #[cfg(feature = "cuda")]
+        if let Some(node) = node.as_any().downcast_ref::<super::pinned::PinnedScanNode>() {
+            let scan = PinnedScanExec::try_new(node.kind.0.clone(), Arc::clone(input))?;
+            return Ok(Some(Arc::new(scan)));
+        }
         if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
             let partitions = session.config_options().execution.target_partitions;
             return staged.exec(input, partitions).map(Some);

@@ -153,7 +153,11 @@ fn every_kernel_compiles_for_the_h200() {
         };
         all.push((program, architecture));
     }
-    all.push((nearest(), architecture));
+    all.extend(vectors().map(|program| (program, architecture)));
+    for file in KernelFile::ALL {
+        let is_there = all.iter().any(|(program, _)| program.file == file);
+        assert!(is_there, "{} is not compiled", file.name());
+    }
     compile(nvrtc, &distinct(&all), &all);
 }
 
@@ -194,12 +198,18 @@ fn best_rows(format: ColumnFormat, queue: u32) -> Program {
     }
 }
 
-/// The program that finds nearest points.
-fn nearest() -> Program {
-    Program {
+/// The programs over vectors: those that find the nearest points, distances, and pairs.
+fn vectors() -> [Program; 3] {
+    let nearest = Program {
         descending: true,
         ..simple(KernelFile::Nearest, ColumnFormat::ALL[8])
-    }
+    };
+    let distances = simple(KernelFile::Distances, ColumnFormat::ALL[9]);
+    [
+        nearest,
+        distances,
+        simple(KernelFile::Pairs, ColumnFormat::ALL[10]),
+    ]
 }
 
 fn selections_compile_for_other_devices() {
@@ -209,6 +219,7 @@ fn selections_compile_for_other_devices() {
         .flat_map(|(architecture, shared)| {
             let [_, _, first, second] = selections(ColumnFormat::ALL[8], *shared);
             let [third, fourth, ..] = selections(ColumnFormat::ALL[11], *shared);
+            let [nearest, distances, pairs] = vectors();
             [
                 (first, *architecture),
                 (second, *architecture),
@@ -217,7 +228,9 @@ fn selections_compile_for_other_devices() {
                 (filter(ColumnFormat::ALL[11]), *architecture),
                 (top(ColumnFormat::TURNED[1]), *architecture),
                 (buckets(ColumnFormat::ALL[8], false), *architecture),
-                (nearest(), *architecture),
+                (nearest, *architecture),
+                (distances, *architecture),
+                (pairs, *architecture),
                 (simple(KernelFile::Sort, ColumnFormat::ALL[14]), *architecture),
                 (simple(KernelFile::Group, ColumnFormat::ALL[8]), *architecture),
                 (best_rows(ColumnFormat::ALL[6], 1), *architecture),

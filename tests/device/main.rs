@@ -10,6 +10,7 @@ mod kernels;
 mod limits;
 mod matrix;
 mod nearest;
+mod pairs;
 mod pinned;
 mod repeats;
 mod requests;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
             limits::tests(),
             matrix::tests(),
             nearest::tests(),
+            pairs::tests(),
             pinned::tests(),
             repeats::tests(),
             requests::tests(),

@@ -10,9 +10,12 @@
 //! A pair that is left out has at least k better pairs of the same query, whatever the rounding of the product: see
 //! [`kernel::cpu::distance`](crate::kernel::cpu). So the operator above gives the answer that it gives of all pairs.
 
+#[cfg(feature = "cuda")]
+mod device;
 mod marks;
 mod queries;
 mod run;
+mod shared;
 mod spec;
 mod table;
 
@@ -27,12 +30,11 @@ use datafusion::physical_plan::{
     Distribution, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
 };
 
-use self::queries::Queries;
+use self::shared::Shared;
 use self::spec::details;
 pub(crate) use self::spec::{EqualPairs, NearestJoinSpec, PairColumn};
 use self::table::SharedTable;
 use super::operator::{Execution, Operator, Work};
-use super::shared_state::SharedState;
 
 /// The pairs of a query (a row of the first input) and a row of a table (the second input) that may be among the `k` best of their query by
 /// a distance of two vectors.
@@ -41,8 +43,13 @@ use super::shared_state::SharedState;
 /// nothing else to do. Which pairs there are besides the best ones depends on the order in which partitions are read. Queries are held in memory that is reserved in the task's
 /// pool, as are their best scores and a batch of the table.
 ///
+/// Where the table is pinned (`device=cuda:0` in `EXPLAIN`), the device finds the pairs and their distances, and the second input is read
+/// only if it leaves them to the CPU: because it fails and `quantiles.device` is `auto` (`fallback=cpu`), because a vector is NULL or has a component
+/// that is no finite number, or because too many pairs are alike.
+///
 /// Metrics: `output_rows`, `elapsed_compute`, `pairs` (all of the cross join, by batches that have been read), `whole_batches` (those
-/// whose vectors no estimate can judge, and of which all pairs are given).
+/// whose vectors no estimate can judge, and of which all pairs are given); of a device those of [`PinnedExec`](super::PinnedExec),
+/// `find_time`, `fetch_time` (of the table's columns) and `left_to_cpu`.
 pub type NearestJoinExec = Operator<NearestJoinWork>;
 
 /// Work of a [`NearestJoinExec`].
@@ -51,7 +58,7 @@ pub struct NearestJoinWork {
     spec: Arc<NearestJoinSpec>,
     details: String,
     schema: SchemaRef,
-    queries: Arc<SharedState<Queries>>,
+    shared: Arc<Shared>,
     table: SharedTable,
 }
 
@@ -70,7 +77,7 @@ impl NearestJoinExec {
             details: details(&spec, &queries.schema(), &table.schema()),
             spec: Arc::new(spec),
             schema,
-            queries: Arc::default(),
+            shared: Arc::default(),
             table: SharedTable::default(),
         };
         Self::over(work, vec![queries, table])
@@ -107,13 +114,13 @@ impl Work for NearestJoinWork {
             spec: Arc::clone(&self.spec),
             details: self.details.clone(),
             schema: Arc::clone(&self.schema),
-            queries: Arc::default(),
+            shared: Arc::default(),
             table: SharedTable::default(),
         })
     }
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let table = self.table.rows(on.partition, &on.inputs[1], &on.context);
-        run::stream(&self.spec, &self.queries, table, on)
+        run::stream(&self.spec, &self.shared, table, on)
     }
 }

@@ -1,5 +1,7 @@
 //! The queries of a join, collected once for all partitions.
 
+use std::sync::Arc;
+
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::record_batch::RecordBatch;
@@ -13,10 +15,18 @@ use super::spec::NearestJoinSpec;
 use crate::functions::{VectorDistance, dimension_of};
 use crate::kernel::cpu::distance::{QueryTiles, SharedBounds};
 
+/// The rows of all queries.
+#[derive(Debug)]
+pub(super) struct QueryRows {
+    pub(super) batch: RecordBatch,
+    /// Memory of the batch.
+    _memory: MemoryReservation,
+}
+
 /// All queries, and what the threads of a join share about them.
 #[derive(Debug)]
 pub(super) struct Queries {
-    pub(super) rows: RecordBatch,
+    pub(super) rows: Arc<QueryRows>,
     /// The vectors; `None` if they do not all have one length: then all pairs are given.
     pub(super) tiles: Option<QueryTiles>,
     /// Number of components of a vector.
@@ -24,17 +34,16 @@ pub(super) struct Queries {
     pub(super) bounds: SharedBounds,
     /// What tells pairs that are left out.
     pub(super) marks: Option<QueryMarks>,
-    /// Memory of all of it.
+    /// Memory of what is not in the rows.
     _memory: MemoryReservation,
 }
 
-impl Queries {
+impl QueryRows {
     /// Collects the rows of a stream.
     ///
     /// # Errors
     /// The stream's. `ResourcesExhausted` if the memory pool is too small. An execution error for more than 2^32 queries.
     pub(super) async fn collect(
-        spec: &NearestJoinSpec,
         mut stream: SendableRecordBatchStream,
         memory: MemoryReservation,
     ) -> Result<Self> {
@@ -44,30 +53,49 @@ impl Queries {
             memory.try_grow(2 * batch.get_array_memory_size())?;
             batches.push(batch);
         }
-        let rows = concat_batches(&schema, &batches)?;
+        let batch = concat_batches(&schema, &batches)?;
         drop(batches);
-        memory.try_resize(rows.get_array_memory_size())?;
-        if u32::try_from(rows.num_rows()).is_err() {
+        memory.try_resize(batch.get_array_memory_size())?;
+        if u32::try_from(batch.num_rows()).is_err() {
             return exec_err!(
                 "the nearest rows of {} queries: at most {} at once",
-                rows.num_rows(),
+                batch.num_rows(),
                 u32::MAX
             );
         }
-        let column = rows.column(spec.query);
+        Ok(Self {
+            batch,
+            _memory: memory,
+        })
+    }
+}
+
+impl Queries {
+    /// The queries of some rows.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if the memory pool is too small; Arrow's, for columns that cannot be compared.
+    pub(super) fn of(
+        spec: &NearestJoinSpec,
+        rows: Arc<QueryRows>,
+        memory: MemoryReservation,
+    ) -> Result<Self> {
+        let (count, column) = (rows.batch.num_rows(), rows.batch.column(spec.query));
         let dimension = dimension_of(column).unwrap_or_default();
-        memory.try_grow(rows.num_rows() * (dimension + 16) * size_of::<f32>())?;
+        memory.try_grow(count * (dimension + 16) * size_of::<f32>())?;
         let tiles = VectorDistance::of(&spec.function)
             .and_then(|function| function.query_tiles(function.ranking(spec.ascending), column, dimension));
-        let bounds = SharedBounds::new(rows.num_rows());
+        let bounds = SharedBounds::new(count);
         let marks = spec.without.as_ref();
-        let marks = marks.map(|equal| QueryMarks::try_new(equal, &rows)).transpose()?;
+        let marks = marks
+            .map(|equal| QueryMarks::try_new(equal, &rows.batch))
+            .transpose()?;
         let bytes = [
             tiles.as_ref().map_or(0, QueryTiles::bytes),
             marks.as_ref().map_or(0, QueryMarks::bytes),
             bounds.bytes(),
         ];
-        memory.try_resize(rows.get_array_memory_size() + bytes.iter().sum::<usize>())?;
+        memory.try_resize(bytes.iter().sum())?;
         Ok(Self {
             rows,
             tiles,
@@ -80,6 +108,6 @@ impl Queries {
 
     /// The column of vectors.
     pub(super) fn vectors(&self, spec: &NearestJoinSpec) -> &ArrayRef {
-        self.rows.column(spec.query)
+        self.rows.batch.column(spec.query)
     }
 }

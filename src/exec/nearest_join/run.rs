@@ -9,15 +9,21 @@ use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
+#[cfg(feature = "cuda")]
+use datafusion::physical_plan::ExecutionPlanProperties;
+#[cfg(feature = "cuda")]
+use datafusion::physical_plan::metrics::Time;
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use tokio::sync::mpsc::Sender;
 
-use super::queries::Queries;
+#[cfg(feature = "cuda")]
+use super::device::DevicePairs;
+use super::queries::{Queries, QueryRows};
+use super::shared::Shared;
 use super::spec::{NearestJoinSpec, PairColumn};
 use super::table::TableRows;
 use crate::exec::operator::Execution;
-use crate::exec::shared_state::SharedState;
 use crate::functions::VectorDistance;
 use crate::kernel::cpu::distance::{Floors, Marks, PAIR_BYTES, Pair, VectorTiles, reaching};
 
@@ -36,14 +42,18 @@ const MOST_QUERIES: usize = 40 * GROUP_STEP;
 /// The inputs'.
 pub(super) fn stream(
     spec: &Arc<NearestJoinSpec>,
-    queries: &Arc<SharedState<Queries>>,
+    shared: &Arc<Shared>,
     table: Arc<TableRows>,
     on: Execution<'_>,
 ) -> Result<SendableRecordBatchStream> {
-    let (queries, partition) = (Arc::clone(queries), on.partition);
+    let (shared, partition) = (Arc::clone(shared), on.partition);
     let mut builder = RecordBatchReceiverStreamBuilder::new(on.schema(), 2);
     let (input, context) = (Arc::clone(&on.inputs[0]), Arc::clone(&on.context));
-    let shared = on.memory_named("queries of NearestJoinExec");
+    let memory = ["queries of NearestJoinExec", "tiles of NearestJoinExec"].map(|name| on.memory_named(name));
+    #[cfg(feature = "cuda")]
+    let (of_device, metrics) = (on.memory_named("pairs of NearestJoinExec"), on.metrics.clone());
+    #[cfg(feature = "cuda")]
+    let partitions = on.inputs[1].output_partitioning().partition_count();
     let baseline = BaselineMetrics::new(on.metrics, on.partition);
     let mut task = Task {
         spec: Arc::clone(spec),
@@ -52,13 +62,30 @@ pub(super) fn stream(
         memory: on.memory(),
         pairs: on.counter("pairs"),
         whole_batches: on.counter("whole_batches"),
+        #[cfg(feature = "cuda")]
+        fetch_time: on.time("fetch_time"),
         out: builder.tx(),
         baseline,
     };
     builder.spawn(async move {
-        let spec = Arc::clone(&task.spec);
-        let collect = async move { Queries::collect(&spec, input.execute(0, context)?, shared).await };
-        let queries = queries.get(collect).await?;
+        let (spec, [of_rows, of_tiles]) = (Arc::clone(&task.spec), memory);
+        let collect = async move { QueryRows::collect(input.execute(0, context)?, of_rows).await };
+        let rows = shared.rows.get(collect).await?;
+        #[cfg(feature = "cuda")]
+        if spec.pinned.is_some() {
+            let find = DevicePairs::find(
+                Arc::clone(&spec),
+                Arc::clone(&rows),
+                partitions,
+                of_device,
+                metrics,
+            );
+            if let Some(found) = shared.on_device.get(find).await?.as_ref() {
+                return task.pass_on(found, partition).await;
+            }
+        }
+        let queries = async move { Queries::of(&spec, rows, of_tiles) };
+        let queries = shared.queries.get(queries).await?;
         task.run(&queries, (&table, partition)).await
     });
     Ok(builder.build())
@@ -73,6 +100,8 @@ struct Task {
     memory: MemoryReservation,
     pairs: Count,
     whole_batches: Count,
+    #[cfg(feature = "cuda")]
+    fetch_time: Time,
     out: Sender<Result<RecordBatch>>,
     baseline: BaselineMetrics,
 }
@@ -80,7 +109,7 @@ struct Task {
 impl Task {
     /// Joins the rows of the table that come to this partition.
     async fn run(&mut self, queries: &Queries, (table, partition): (&TableRows, usize)) -> Result<()> {
-        let count = queries.rows.num_rows();
+        let count = queries.rows.batch.num_rows();
         self.memory.try_resize(Floors::least_bytes(count))?;
         let mut floors = Floors::new(self.spec.k, count);
         while let Some(batch) = table.next(partition).await? {
@@ -170,7 +199,7 @@ impl Task {
         marks: Option<Marks<'_>>,
     ) -> Result<bool> {
         self.whole_batches.add(1);
-        for query in 0..queries.rows.num_rows() as u32 {
+        for query in 0..queries.rows.batch.num_rows() as u32 {
             for first in (0..batch.num_rows()).step_by(self.batch_rows) {
                 let rows = first..batch.num_rows().min(first + self.batch_rows);
                 let pairs = rows.map(|row| Pair {
@@ -190,29 +219,47 @@ impl Task {
     /// Passes on some pairs with a batch. Returns whether anybody still reads them.
     async fn send(&self, queries: &Queries, batch: &RecordBatch, pairs: &[Pair]) -> Result<bool> {
         let timer = self.baseline.elapsed_compute().timer();
-        let joined = self.joined(queries, batch, pairs)?;
+        let of_rows = UInt32Array::from_iter_values(pairs.iter().map(|pair| pair.row));
+        let of_row = |index: usize| Ok(take(batch.column(index).as_ref(), &of_rows, None)?);
+        let distance = || -> Result<ArrayRef> {
+            let (of_queries, vectors) = (queries.vectors(&self.spec), batch.column(self.spec.vector));
+            let function = self.function()?;
+            Ok(Arc::new(function.between(
+                of_queries,
+                vectors,
+                pairs,
+                self.spec.query_first,
+            )?))
+        };
+        let joined = self.joined(&queries.rows, pairs, of_row, distance)?;
         timer.done();
+        self.give(joined).await
+    }
+
+    /// Passes on some output rows. Returns whether anybody still reads them.
+    async fn give(&self, joined: RecordBatch) -> Result<bool> {
         let joined = joined.record_output(&self.baseline);
         Ok(self.out.send(Ok(joined)).await.is_ok())
     }
 
-    /// The output rows of some pairs.
-    fn joined(&self, queries: &Queries, batch: &RecordBatch, pairs: &[Pair]) -> Result<RecordBatch> {
+    /// The output rows of some pairs. `of_row` gives a column of the table, and `distance` the distances.
+    fn joined(
+        &self,
+        queries: &QueryRows,
+        pairs: &[Pair],
+        of_row: impl Fn(usize) -> Result<ArrayRef>,
+        distance: impl Fn() -> Result<ArrayRef>,
+    ) -> Result<RecordBatch> {
         let of_queries = UInt32Array::from_iter_values(pairs.iter().map(|pair| pair.query));
-        let of_rows = UInt32Array::from_iter_values(pairs.iter().map(|pair| pair.row));
         let column = |column: &PairColumn| -> Result<ArrayRef> {
-            Ok(match column {
-                PairColumn::Query(index) => take(queries.rows.column(*index).as_ref(), &of_queries, None)?,
-                PairColumn::Row(index) => take(batch.column(*index).as_ref(), &of_rows, None)?,
-                PairColumn::Distance => {
-                    let vectors = batch.column(self.spec.vector);
-                    let queries = queries.vectors(&self.spec);
-                    Arc::new(
-                        self.function()?
-                            .between(queries, vectors, pairs, self.spec.query_first)?,
-                    )
+            match column {
+                PairColumn::Query(index) => {
+                    let values = queries.batch.column(*index);
+                    Ok(take(values.as_ref(), &of_queries, None)?)
                 }
-            })
+                PairColumn::Row(index) => of_row(*index),
+                PairColumn::Distance => distance(),
+            }
         };
         let columns = self.spec.output.iter().map(column).collect::<Result<_>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(pairs.len()));
@@ -221,5 +268,33 @@ impl Task {
             columns,
             &options,
         )?)
+    }
+
+    /// Passes on the share of a partition in the pairs that a device has found.
+    #[cfg(feature = "cuda")]
+    async fn pass_on(&mut self, found: &DevicePairs, partition: usize) -> Result<()> {
+        for part in found.parts(&self.spec, partition) {
+            self.memory.try_resize(part.bytes())?;
+            let timer = self.fetch_time.timer();
+            let part = part.fetched().await?;
+            timer.done();
+            for first in (0..part.pairs.len()).step_by(self.batch_rows) {
+                let timer = self.baseline.elapsed_compute().timer();
+                let count = self.batch_rows.min(part.pairs.len() - first);
+                let pairs = &part.pairs[first..first + count];
+                let joined = self.joined(
+                    found.queries(),
+                    pairs,
+                    |index| part.column(index, first, count),
+                    || Ok(Arc::new(part.distances.slice(first, count))),
+                )?;
+                timer.done();
+                if !self.give(joined).await? {
+                    return Ok(());
+                }
+            }
+        }
+        self.baseline.done();
+        Ok(())
     }
 }

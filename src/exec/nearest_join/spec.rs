@@ -5,6 +5,8 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::logical_expr::ScalarUDF;
 
+#[cfg(feature = "cuda")]
+use crate::exec::PinnedScan;
 use crate::exec::operator::comma_separated;
 
 /// Source of an output column.
@@ -46,6 +48,9 @@ pub(crate) struct NearestJoinSpec {
     /// Pairs that are left out, because a filter above drops them; `None`: there is no such filter.
     pub(crate) without: Option<EqualPairs>,
     pub(crate) output: Vec<PairColumn>,
+    /// The pinned table that the second input reads, if the device of it can find the pairs.
+    #[cfg(feature = "cuda")]
+    pub(crate) pinned: Option<PinnedScan>,
 }
 
 /// The details of an operator over queries and a table of these schemas.
@@ -63,6 +68,11 @@ pub(super) fn details(spec: &NearestJoinSpec, queries: &Schema, table: &Schema) 
         let pairs = equal.queries.iter().zip(&equal.rows);
         let pairs = pairs.map(|(of_query, of_row)| format!("{} = {}", query(*of_query), row(*of_row)));
         shown += &format!(", without=[{}]", comma_separated(pairs));
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(pinned) = &spec.pinned {
+        let fallback = if pinned.falls_back { ", fallback=cpu" } else { "" };
+        shown += &format!(", device={}{fallback}", pinned.table.first().device);
     }
     shown
 }

@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::table::PinnedTable;
 use crate::kernel::cuda::source::ColumnFormat;
-use crate::kernel::cuda::{DeviceColumn, Gather, Predicate, Report, RowMask, Selection};
+use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 
 /// A pinned column with a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,13 +93,8 @@ impl<'a> OnDevice<'a> {
         columns: &[usize],
         schema: &SchemaRef,
     ) -> Result<RecordBatch> {
-        let device = &self.table.first().device;
-        let gather = Gather::try_new(device, rows, self.limit, self.timed, &mut self.report)?;
-        let columns = columns.iter().map(|index| {
-            let column = self.table.column(*index);
-            gather.values(column, &mut self.report)
-        });
-        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let how = (self.limit, self.timed);
+        let columns = self.table.fetch(rows, columns, how, &mut self.report)?;
         batch_of(schema, columns, rows.len())
     }
 

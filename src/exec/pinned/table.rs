@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use datafusion::arrow::array::ArrayRef;
 use datafusion::catalog::Session;
 use datafusion::common::{Result, TableReference, internal_err};
 use datafusion::logical_expr::TableScan;
 use datafusion::prelude::SessionContext;
 
 use super::source::PinnedSource;
-use crate::kernel::cuda::{Device, DeviceColumn};
+use crate::kernel::cuda::{Device, DeviceColumn, Gather, Report};
 
 /// Some rows of a pinned table, in the memory of one device.
 #[derive(Debug)]
@@ -85,6 +86,25 @@ impl PinnedTable {
     /// Name of the pinned column at this index.
     pub(crate) fn name(&self, index: usize) -> &str {
         &self.names[index]
+    }
+
+    /// The values of rows of the first device in pinned columns. It takes at most so many bytes of device memory, if there is a limit, and says
+    /// whether to measure the time of each kernel.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
+    pub(in crate::exec) fn fetch(
+        &self,
+        rows: &[u64],
+        columns: &[usize],
+        (limit, timed): (Option<u64>, bool),
+        report: &mut Report,
+    ) -> Result<Vec<ArrayRef>> {
+        let gather = Gather::try_new(&self.first().device, rows, limit, timed, report)?;
+        let columns = columns
+            .iter()
+            .map(|index| gather.values(self.column(*index), report));
+        columns.collect()
     }
 
     /// The pinned column at this index, on the first device.

@@ -41,6 +41,7 @@ pub struct Device {
     name: String,
     architecture: String,
     overlaps_kernels: bool,
+    has_tensor_cores: bool,
     multiprocessors: u32,
     /// Most shared memory that a block may have, in bytes.
     shared_memory: usize,
@@ -136,6 +137,7 @@ impl Device {
             name: context.name().map_err(failed)?,
             architecture: format!("sm_{major}{minor}"),
             overlaps_kernels: major >= 9,
+            has_tensor_cores: major >= 8,
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             shared_memory: shared_memory.map_or(offered, |most| most.min(offered)),
             stream: context.new_stream().map_err(failed)?,
@@ -170,6 +172,11 @@ impl Device {
     /// Whether blocks of a kernel can start before the previous kernel has ended.
     pub(super) fn overlaps_kernels(&self) -> bool {
         self.overlaps_kernels
+    }
+
+    /// Whether tensor cores multiply numbers of TF32.
+    pub(super) fn has_tensor_cores(&self) -> bool {
+        self.has_tensor_cores
     }
 
     pub(super) fn multiprocessors(&self) -> u32 {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use datafusion::arrow::datatypes::DataType;
 
 use super::distances::distance_program;
+use super::pair_kernels::pairs_program;
 use super::select::FILES;
 use super::shape::Shape;
 use super::sort_groups;
@@ -20,7 +21,8 @@ pub(crate) fn likely_programs(types: &[DataType], shared: usize) -> Vec<Program>
     let rows = ColumnFormat::ALL[0];
     let (mut programs, mut masked_ones) = (Vec::new(), Vec::new());
     if has_vectors {
-        programs.extend([distance_program(), Program::of(KernelFile::Gather, rows)]);
+        let gather = Program::of(KernelFile::Gather, rows);
+        programs.extend([distance_program(), gather, pairs_program()]);
     }
     if formats.is_empty() {
         return programs;

@@ -84,11 +84,13 @@ pub enum KernelFile {
     Nearest,
     /// The distance of every vector of a matrix from a point.
     Distances,
+    /// Pairs of many points and the vectors of a matrix that are near to them.
+    Pairs,
 }
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 14] = [
+    pub const ALL: [KernelFile; 15] = [
         KernelFile::SampleSelect,
         KernelFile::SampleFinish,
         KernelFile::Bucket,
@@ -103,6 +105,7 @@ impl KernelFile {
         KernelFile::SortGroups,
         KernelFile::Nearest,
         KernelFile::Distances,
+        KernelFile::Pairs,
     ];
 
     /// Name of the file in `kernels/`, which NVRTC shows in its messages.
@@ -122,6 +125,7 @@ impl KernelFile {
             KernelFile::SortGroups => "sort_groups.cu",
             KernelFile::Nearest => "nearest.cu",
             KernelFile::Distances => "distances.cu",
+            KernelFile::Pairs => "pairs.cu",
         }
     }
 
@@ -141,6 +145,7 @@ impl KernelFile {
             KernelFile::SortGroups => "sg_sizes",
             KernelFile::Nearest => "nr_sizes",
             KernelFile::Distances => "vd_sizes",
+            KernelFile::Pairs => "vp_sizes",
         }
     }
 
@@ -161,6 +166,7 @@ impl KernelFile {
             KernelFile::SortGroups => include_str!("../../../kernels/sort_groups.cu"),
             KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),
             KernelFile::Distances => include_str!("../../../kernels/distances.cu"),
+            KernelFile::Pairs => include_str!("../../../kernels/pairs.cu"),
         })
     }
 }

@@ -6,11 +6,13 @@ use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{JoinSide, JoinType, Result};
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column};
+use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::utils::ColumnIndex;
 use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::repartition::RepartitionExec;
 
 use crate::planner::grouped_topk::has_one_form;
 
@@ -120,6 +122,15 @@ impl<'a> Join<'a> {
             None => Ok(Arc::clone(expr)),
         }
     }
+}
+
+/// The plan whose rows another one only brings to other partitions, in any order.
+pub(super) fn redistributed(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
+    if let Some(gathered) = plan.downcast_ref::<CoalescePartitionsExec>() {
+        return gathered.fetch().is_none().then(|| gathered.input());
+    }
+    let dealt = plan.downcast_ref::<RepartitionExec>()?;
+    matches!(dealt.partitioning(), Partitioning::RoundRobinBatch(_)).then(|| dealt.input())
 }
 
 /// The expression over other columns: `index_of` gives the index of the one that stands for a column.

@@ -21,20 +21,20 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::projection::ProjectionExec;
-use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use self::join::Join;
+use self::join::{Join, redistributed};
 use self::pairs::Pairs;
 use self::projection::Projection;
 use crate::config::QuantilesOptions;
 use crate::exec::GroupedTopKExec;
+#[cfg(feature = "cuda")]
+use crate::exec::PinnedScanExec;
 
 /// Puts [`NearestJoinExec`](crate::exec::NearestJoinExec) in the place of a cross join below the best rows of each query by their distance from it.
 /// `SET quantiles.topk = false` leaves plans as they are.
@@ -62,6 +62,13 @@ impl PhysicalOptimizerRule for NearestJoinRule {
             };
             Ok(match replaced {
                 Some(replaced) => Transformed::yes(replaced),
+                None => Transformed::no(plan),
+            })
+        })?;
+        #[cfg(feature = "cuda")]
+        let rewritten = rewritten.data.transform_down(|plan| {
+            Ok(match plan.downcast_ref::<PinnedScanExec>() {
+                Some(scan) => Transformed::yes(Arc::clone(scan.input())),
                 None => Transformed::no(plan),
             })
         })?;
@@ -160,15 +167,6 @@ fn below_projections(mut plan: &Arc<dyn ExecutionPlan>) -> (&Arc<dyn ExecutionPl
             return (plan, projections);
         }
     }
-}
-
-/// The plan whose rows another one only brings to other partitions, in any order.
-fn redistributed(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
-    if let Some(gathered) = plan.downcast_ref::<CoalescePartitionsExec>() {
-        return gathered.fetch().is_none().then(|| gathered.input());
-    }
-    let dealt = plan.downcast_ref::<RepartitionExec>()?;
-    matches!(dealt.partitioning(), Partitioning::RoundRobinBatch(_)).then(|| dealt.input())
 }
 
 /// An expression over the output of projections, as one over the input of the last.

@@ -11,13 +11,19 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{Partitioning, PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
+#[cfg(feature = "cuda")]
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+#[cfg(feature = "cuda")]
+use super::join::redistributed;
 use super::join::{Join, Unequal};
 use crate::exec::{
     Answer, EqualPairs, NearestJoinExec, NearestJoinSpec, PairColumn, TopKSpec, distance_call,
 };
+#[cfg(feature = "cuda")]
+use crate::exec::{PinnedScan, PinnedScanExec};
 use crate::functions::{VectorDistance, is_vectors};
 use crate::planner::sort_limit::is_faster;
 
@@ -149,6 +155,23 @@ impl<'a> Pairs<'a> {
         let Some(function) = function else {
             return internal_err!("{} is no distance", self.call);
         };
+        let (queries, table) = match self.queries_left {
+            true => (self.join.left, self.join.right),
+            false => (self.join.right, self.join.left),
+        };
+        let output: Vec<_> = output.chain([PairColumn::Distance]).collect();
+        let without = self.join.filter.as_ref().map(|(_, unequal)| self.equal(unequal));
+        #[cfg(feature = "cuda")]
+        let pinned = pinned_below(table).filter(|pinned| {
+            let of_rows = output.iter().filter_map(|column| match column {
+                PairColumn::Row(column) => Some(*column),
+                PairColumn::Query(_) | PairColumn::Distance => None,
+            });
+            let compared = without
+                .iter()
+                .flat_map(|equal: &EqualPairs| equal.rows.iter().copied());
+            pinned.has(of_rows.chain(compared)) && pinned.can_rank(inner(vector), self.k)
+        });
         let spec = NearestJoinSpec {
             function,
             query: inner(query),
@@ -156,12 +179,10 @@ impl<'a> Pairs<'a> {
             query_first,
             ascending: self.ascending,
             k: self.k,
-            without: self.join.filter.as_ref().map(|(_, unequal)| self.equal(unequal)),
-            output: output.chain([PairColumn::Distance]).collect(),
-        };
-        let (queries, table) = match self.queries_left {
-            true => (self.join.left, self.join.right),
-            false => (self.join.right, self.join.left),
+            without,
+            output,
+            #[cfg(feature = "cuda")]
+            pinned,
         };
         let (queries, table) = (gathered(queries), spread(table, config)?);
         let joined = NearestJoinExec::try_new(queries, table, spec, self.schema(columns))?;
@@ -192,6 +213,26 @@ impl<'a> Pairs<'a> {
             null_is_value: unequal.null_is_value,
         }
     }
+}
+
+/// The pinned table whose rows a plan gives, with a column for each of its own; `None` if it gives other rows.
+#[cfg(feature = "cuda")]
+fn pinned_below(plan: &Arc<dyn ExecutionPlan>) -> Option<PinnedScan> {
+    if let Some(scan) = plan.downcast_ref::<PinnedScanExec>() {
+        return Some(scan.scan().clone());
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let scan = pinned_below(projection.input())?;
+        let column = |projected: &ProjectionExpr| {
+            let column = projected.expr.downcast_ref::<Column>()?;
+            scan.columns[column.index()]
+        };
+        return Some(PinnedScan {
+            columns: projection.expr().iter().map(column).collect(),
+            ..scan
+        });
+    }
+    redistributed(plan).and_then(pinned_below)
 }
 
 /// The name of the column of distances.

@@ -11,6 +11,7 @@ mod nearest;
 mod node;
 mod predicate;
 mod quantiles;
+mod scan;
 mod table;
 mod topk;
 
@@ -29,6 +30,8 @@ use nearest::nearest_query;
 use node::PinnedKind;
 pub(super) use node::{FallbackPlanner, PinnedNode};
 use quantiles::quantiles_query;
+pub(super) use scan::PinnedScanNode;
+use scan::{joined, pinned_scan};
 use topk::{is_limited, is_topk, sort_limit_query, topk_query};
 
 /// Replaces all parts of the plan that the devices of the session's pinned tables can compute. `fallback` plans for the CPU when a device
@@ -46,8 +49,12 @@ pub(super) async fn mark_pinned(
     if tables.is_none_or(|tables| tables.is_empty()) {
         return Ok(plan);
     }
-    let mut candidates = Vec::new();
+    let (mut candidates, mut sides) = (Vec::new(), Vec::new());
+    let topk = QuantilesOptions::of(session.config_options()).topk;
     plan.apply_with_subqueries(|part| {
+        if topk {
+            sides.extend(joined(part).into_iter().cloned());
+        }
         if is_candidate(part) {
             candidates.push(part.clone());
         }
@@ -57,12 +64,21 @@ pub(super) async fn mark_pinned(
     for plan in &candidates {
         nodes.extend(pinned_node(plan, fallback, timed, session).await?);
     }
-    if nodes.is_empty() {
+    let mut scans = Vec::new();
+    for side in &sides {
+        scans.extend(pinned_scan(side, timed, session).await?);
+    }
+    if nodes.is_empty() && scans.is_empty() {
         return Ok(plan);
     }
     let marked = plan.transform_down_with_subqueries(|part| {
-        Ok(match nodes.iter().find(|node| node.kind.plan == part) {
-            Some(node) => Transformed::new(node.clone().into_plan(), true, TreeNodeRecursion::Jump),
+        let node = nodes.iter().find(|node| node.kind.plan == part).cloned();
+        let node = node.map(PinnedNode::into_plan).or_else(|| {
+            let scan = scans.iter().find(|scan| *scan.input() == part).cloned();
+            scan.map(PinnedScanNode::into_plan)
+        });
+        Ok(match node {
+            Some(node) => Transformed::new(node, true, TreeNodeRecursion::Jump),
             None => Transformed::no(part),
         })
     })?;

@@ -21,6 +21,8 @@ mod tiles;
 pub(crate) use estimate::{Bound, within};
 pub(crate) use exact::{Distances, distances, from_queries};
 pub(crate) use pairs::{Floors, Marks, PAIR_BYTES, Pair, SharedBounds, reaching};
+#[cfg(feature = "cuda")]
+pub(crate) use tiles::rounded_up;
 pub(crate) use tiles::{QueryTiles, Ranking, VectorTiles};
 
 /// A measure of how far apart, or how alike, two vectors `a` and `b` are.

@@ -123,7 +123,7 @@ fn margin(dimension: usize) -> f64 {
 }
 
 /// The least `f32` that is not below a number.
-pub(super) fn rounded_up(value: f64) -> f32 {
+pub(crate) fn rounded_up(value: f64) -> f32 {
     let near = value as f32;
     if f64::from(near) < value {
         near.next_up()
