@@ -9,7 +9,7 @@
 //   vp_collect      a block a query   what is left of all lists, one behind the other
 //
 // Less of a score is better. Products of numbers of 16 bits are exact in f32, so that a score is known up to a margin that
-// the lengths of both vectors give; src/kernel/cuda/near_pairs.rs has the bound. The score of a listed pair, less its margin, is its least
+// the lengths of both vectors give; src/kernel/cuda/pair_kernels.rs has the bound. The score of a listed pair, less its margin, is its least
 // score but for the term of the query alone. Compiled for 64 bits, unsigned: keys of distances.
 #include "distances.cuh"
 

@@ -7,7 +7,9 @@ use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::datatypes::Field;
 use datafusion::prelude::SessionContext;
 use half::f16;
-use quantiles_testing::{batch, physical_plan, pseudo_random, register, row, rows_joined, session, set};
+use quantiles_testing::{
+    batch, error, physical_plan, pseudo_random, register, row, rows_joined, session, set,
+};
 
 use crate::support::{On, pinned, run, same, tests};
 
@@ -17,6 +19,7 @@ tests! {
     asynchronous pairs_that_no_product_tells_apart,
     asynchronous graphs_of_neighbours,
     asynchronous what_is_left_to_the_cpu,
+    asynchronous a_device_with_little_memory,
 }
 
 /// The operator that plans of the nearest rows of queries show.
@@ -185,6 +188,31 @@ async fn graphs_of_neighbours() {
     ] {
         answers(&ctx, sql).await;
     }
+}
+
+/// Groups of queries are as many as fit; without room for one, the CPU answers, or the error names the bytes.
+async fn a_device_with_little_memory() {
+    let of_table = vectors(components(20_000 * 32, 1, false), 32, false, None);
+    let ctx = tables(of_table, vectors(components(600 * 32, 2, false), 32, false, None)).await;
+    let sql = "SELECT * FROM nearest(t, 'v', q, 'v', 5) ORDER BY query_id, rank";
+    set(&ctx, "cuda_memory_limit", "96MB").await;
+    answers(&ctx, sql).await;
+    set(&ctx, "cuda_memory_limit", "4MB").await;
+    let failed = error(&ctx, sql).await;
+    assert!(failed.contains("quantiles.cuda_memory_limit"), "{failed}");
+    set(&ctx, "device", "auto").await;
+    let ran = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+    assert!(ran.contains("cuda_fallback=1"), "{ran}");
+    same(
+        &ctx,
+        sql,
+        On {
+            device: "auto",
+            ..On::device(NEAREST)
+        },
+        sql,
+    )
+    .await;
 }
 
 /// Vectors without a distance, columns that are not pinned, and settings.

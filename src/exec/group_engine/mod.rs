@@ -38,7 +38,7 @@ pub(super) use self::few::FewGroups;
 pub(super) use self::ids::{FrozenIds, GroupColumns, GroupIds};
 pub(super) use self::partitions::HashPartitions;
 pub(super) use self::rows::{PartitionedRows, WaitingBatches, waiting_bytes};
-pub(super) use self::run::{sliced, stream};
+pub(super) use self::run::stream;
 pub(super) use self::scan::GroupScan;
 use super::operator::Execution;
 use crate::kernel::cpu::groups::group_key::GroupKey;

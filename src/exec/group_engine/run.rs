@@ -13,6 +13,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::{AnsweredGroups, FewGroups, GroupScan, GroupedWork, HashPartitions, Metrics, Shared};
+use crate::exec::long_batches::OutputRows;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
@@ -34,7 +35,7 @@ pub(in crate::exec) fn stream<T: GroupedWork>(
     let (schema, width) = (Arc::clone(work.schema()), work.groups().width());
     let baseline = BaselineMetrics::new(&metrics.set, metrics.partition);
     let run = GroupRun {
-        batch_rows: context.session_config().batch_size(),
+        output_rows: OutputRows::of(context),
         shared: Arc::new(Shared::new(work, streams.len(), metrics, &baseline, context)),
         threads,
         memory,
@@ -47,20 +48,11 @@ pub(in crate::exec) fn stream<T: GroupedWork>(
     Ok(make_cooperative(Box::pin(stream)))
 }
 
-/// The rows of a batch, in batches of at most `rows` rows each.
-pub(in crate::exec) fn sliced(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
-    let (all, rows) = (batch.num_rows(), rows.max(1));
-    (0..all)
-        .step_by(rows)
-        .map(move |from| batch.slice(from, rows.min(all - from)))
-}
-
 /// One execution of an operator.
 struct GroupRun<T> {
     shared: Arc<Shared<T>>,
     threads: usize,
-    /// Most rows of an output batch.
-    batch_rows: usize,
+    output_rows: OutputRows,
     memory: MemoryReservation,
 }
 
@@ -93,7 +85,7 @@ impl<T: GroupedWork> GroupRun<T> {
             T::few(Arc::clone(&self.shared), few, Arc::clone(&memory)).await?
         };
         metrics.count("groups").add(answered.groups);
-        let batches = sliced(answered.batch, self.batch_rows).map(move |batch| {
+        let batches = self.output_rows.slices(answered.batch).map(move |batch| {
             // Memory stays reserved until the last batch is given out.
             let _held = &memory;
             Ok(batch)
@@ -123,7 +115,7 @@ impl<T: GroupedWork> GroupRun<T> {
         let (groups, time) = (metrics.count("groups"), metrics.time("select_time"));
         let oversized = T::oversized(&partitions, &groups);
         let is_alone = !partitions.oversized().is_empty() && self.shared.work.oversized_alone(&self.shared);
-        let rows = self.batch_rows;
+        let rows = self.output_rows;
         let ordinary = move || ordinary(&partitions, &groups, &time, rows);
         Ok(if is_alone {
             let ordinary = futures::stream::once(async move { ordinary() }).try_flatten();
@@ -139,7 +131,7 @@ fn ordinary<T: GroupedWork, W: GroupKey>(
     partitions: &Arc<HashPartitions<T, W>>,
     groups: &Count,
     time: &Time,
-    rows: usize,
+    rows: OutputRows,
 ) -> Result<SendableRecordBatchStream> {
     let schema = Arc::clone(partitions.shared.work.schema());
     let mut builder = RecordBatchReceiverStreamBuilder::new(schema, 2 * partitions.workers);
@@ -157,7 +149,7 @@ fn ordinary<T: GroupedWork, W: GroupKey>(
                     continue;
                 };
                 groups.add(own);
-                for batch in sliced(batch, rows) {
+                for batch in rows.slices(batch) {
                     if sender.blocking_send(Ok(batch)).is_err() {
                         // Nobody wants the rest.
                         return Ok(());

@@ -15,7 +15,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use super::super::group_engine::{GroupScan, GroupedWork, Metrics, Shared, sliced};
+use super::super::group_engine::{GroupScan, GroupedWork, Metrics, Shared};
+use super::super::long_batches::OutputRows;
 use super::execution::TopKExecution;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
@@ -36,11 +37,11 @@ pub(super) fn stream(
     let baseline = BaselineMetrics::new(&metrics.set, metrics.partition);
     let passed = metrics.count("passed_rows");
     let shared = Arc::new(Shared::new(work, 1, metrics, &baseline, context));
-    let batch_rows = context.session_config().batch_size();
+    let output_rows = OutputRows::of(context);
     let batches = futures::stream::once(async move {
         let batches = with_key!(width, W => {
             let scan = GroupScan::<TopKExecution, W>::try_new(shared, &memory)?;
-            best_rows(scan, stream, batch_rows, passed).await?
+            best_rows(scan, stream, output_rows, passed).await?
         });
         Ok::<_, DataFusionError>(batches.map(move |batch| batch.record_output(&baseline)))
     });
@@ -52,7 +53,7 @@ pub(super) fn stream(
 async fn best_rows<W: GroupKey>(
     mut scan: GroupScan<TopKExecution, W>,
     mut stream: SendableRecordBatchStream,
-    batch_rows: usize,
+    output_rows: OutputRows,
     passed: Count,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let shared = Arc::clone(&scan.shared);
@@ -68,7 +69,7 @@ async fn best_rows<W: GroupKey>(
     let best = sieve.take(groups, &work.plan)?;
     work.rejected.add(sieve.rejected() as usize);
     drop((scan.ids, sieve));
-    let best = sliced(work.answer(Vec::new(), best)?, batch_rows);
+    let best = output_rows.slices(work.answer(Vec::new(), best)?);
     // Memory stays reserved until the last batch is given out.
     let memory = scan.memory;
     let best = best.map(move |batch| {

@@ -9,8 +9,8 @@ mod row_bytes;
 
 use std::sync::Arc;
 
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
-#[cfg(feature = "parquet")]
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -18,7 +18,6 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 #[cfg(feature = "parquet")]
 use self::row_bytes::row_bytes;
-#[cfg(feature = "parquet")]
 use crate::session::{WIDE_ROW_BYTES, batch_rows};
 
 /// The context in which an operator reads its input. If `input` is a scan of short rows, or filters and projections of one, batches have as
@@ -46,6 +45,49 @@ pub(super) fn reading_context(
     Arc::new(longer)
 }
 
+/// Rows of the batches that an operator cuts its answer into.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OutputRows {
+    /// Rows of the session's batches.
+    rows: usize,
+    /// The memory limit and the number of partitions that these follow from; `None`: somebody chose them.
+    limited: Option<(usize, usize)>,
+}
+
+impl OutputRows {
+    /// Those of a task.
+    pub(super) fn of(context: &TaskContext) -> Self {
+        Self {
+            rows: context.session_config().batch_size().max(1),
+            limited: limited(context),
+        }
+    }
+
+    /// The answer in batches: of as many rows as the session's, or of more if a memory limit made these few and rows are short.
+    pub(super) fn slices(self, answer: RecordBatch) -> impl Iterator<Item = RecordBatch> {
+        let all = answer.num_rows();
+        let each = answer.get_array_memory_size().div_ceil(all.max(1));
+        let longer = self
+            .limited
+            .map(|(limit, partitions)| batch_rows(limit, partitions, each));
+        let rows = longer.map_or(self.rows, |longer| longer.max(self.rows));
+        (0..all)
+            .step_by(rows)
+            .map(move |from| answer.slice(from, rows.min(all - from)))
+    }
+}
+
+/// The memory limit and the number of partitions of a session whose batches follow from them.
+fn limited(context: &TaskContext) -> Option<(usize, usize)> {
+    let MemoryLimit::Finite(limit) = context.memory_pool().memory_limit() else {
+        return None;
+    };
+    let config = context.session_config();
+    let partitions = config.target_partitions();
+    // Another number was chosen by somebody.
+    (config.batch_size() == batch_rows(limit, partitions, WIDE_ROW_BYTES)).then_some((limit, partitions))
+}
+
 /// The rows of all partitions of an input, one stream each.
 ///
 /// # Errors
@@ -67,15 +109,7 @@ fn long_batch(
     exprs: &[Arc<dyn PhysicalExpr>],
     context: &TaskContext,
 ) -> Option<usize> {
-    let MemoryLimit::Finite(limit) = context.memory_pool().memory_limit() else {
-        return None;
-    };
-    let config = context.session_config();
-    let partitions = config.target_partitions();
-    // Another number was chosen by somebody.
-    if config.batch_size() != batch_rows(limit, partitions, WIDE_ROW_BYTES) {
-        return None;
-    }
+    let (limit, partitions) = limited(context)?;
     let metadata = context.runtime_env().cache_manager.get_file_metadata_cache();
     Some(batch_rows(
         limit,

@@ -1,6 +1,7 @@
 //! The pairs of a join with a pinned table, found by its device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, RecordBatch};
 use datafusion::arrow::datatypes::{Field, Schema};
@@ -19,8 +20,9 @@ use crate::kernel::cuda::source::{fixed_bytes, vector_of};
 use crate::kernel::cuda::{NearPairs, PairList, Report};
 use crate::threads::blocking;
 
-/// Pairs whose columns are fetched from the device at once, about.
-const PART: usize = 1 << 16;
+/// Bytes of the columns of pairs that are fetched from the device at once, about, and most of these pairs.
+const PART_BYTES: usize = 16 << 20;
+const MOST_PAIRS: usize = 1 << 16;
 
 /// All pairs of the join that may be among the best of their query.
 #[derive(Debug)]
@@ -52,10 +54,12 @@ impl DevicePairs {
         let count = |name: &'static str| MetricBuilder::new(&metrics).counter(name, 0).add(1);
         let (queries, of_device) = (Arc::clone(&rows), metrics.clone());
         let find_time = MetricBuilder::new(&metrics).subset_time("find_time", 0);
+        let stop = Arc::new(AtomicBool::new(false));
+        let _stopped_by_drop = StopOnDrop(Arc::clone(&stop));
         let found = blocking(move || {
             let _timer = find_time.timer();
             let mut report = Report::default();
-            let found = found(&spec, &pinned, &queries.batch, &memory, &mut report);
+            let found = found(&spec, &pinned, &queries.batch, (&memory, &stop), &mut report);
             record(&report, &of_device);
             Ok(found?.map(|lists| (lists, memory)))
         });
@@ -91,6 +95,7 @@ impl DevicePairs {
         spec: &'a NearestJoinSpec,
         partition: usize,
     ) -> impl Iterator<Item = Part> + 'a {
+        let most = (PART_BYTES / row_bytes(spec)).clamp(1, MOST_PAIRS);
         self.lists.iter().flat_map(move |list| {
             let count = list.ends.len();
             let share = |part: usize| count * part / self.partitions;
@@ -103,12 +108,21 @@ impl DevicePairs {
                 let start = start_of(list, first);
                 // At least one query, and as many as fit.
                 query += 1;
-                while query < end && list.ends[query] as usize - start <= PART {
+                while query < end && list.ends[query] as usize - start <= most {
                     query += 1;
                 }
                 Some(Part::of(list, first..query, spec))
             })
         })
+    }
+}
+
+/// Tells the thread that looks for pairs that nobody waits for them.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -124,7 +138,7 @@ fn found(
     spec: &NearestJoinSpec,
     pinned: &PinnedScan,
     queries: &RecordBatch,
-    memory: &MemoryReservation,
+    (memory, stop): (&MemoryReservation, &AtomicBool),
     report: &mut Report,
 ) -> Result<Option<Vec<PairList>>> {
     let columns: Vec<_> = pinned.table.first().columns.iter().map(Arc::as_ref).collect();
@@ -134,7 +148,8 @@ fn found(
     };
     let width = vector_of(columns[vectors].data_type()).map_or(0, |(_, width)| width);
     let marks = spec.without.as_ref();
-    let marks = marks.map(|equal| marks_of(equal, pinned, queries, memory, report));
+    let of_marks = memory.new_empty();
+    let marks = marks.map(|equal| marks_of(equal, pinned, queries, &of_marks, report));
     let marks = marks.transpose()?;
     let near = NearPairs {
         columns: &columns,
@@ -146,6 +161,7 @@ fn found(
         limit: pinned.limit,
         timed: pinned.timed,
         memory,
+        stop,
     };
     let column = queries.column(spec.query);
     let vectors = |of: std::ops::Range<usize>| vectors_of(&column.slice(of.start, of.len()), width);
@@ -168,8 +184,8 @@ fn marks_of(
     let widths = columns
         .iter()
         .filter_map(|column| fixed_bytes(pinned.table.column(*column).data_type()));
-    // Numbers and marks of the rows; their values, twice.
-    memory.try_grow(rows as usize * (12 + 2 * widths.sum::<usize>()))?;
+    // Of each row its number, mark, and place; its values as they come, as an array, and as they are compared.
+    memory.try_grow(rows as usize * (24 + 3 * widths.map(|width| width + 1).sum::<usize>()))?;
     let all: Vec<u64> = (0..rows).collect();
     let values = pinned
         .table
@@ -183,8 +199,21 @@ fn marks_of(
         ..equal.clone()
     };
     let of_queries = QueryMarks::try_new(&equal, queries)?;
+    memory.try_grow(of_queries.bytes())?;
     let of_rows = of_queries.of(&RecordBatch::try_new(schema, values)?)?;
     Ok((of_queries.marks, of_rows))
+}
+
+/// Bytes of a pair with its distance, the row's number as the device takes it, and the columns of the table, twice.
+fn row_bytes(spec: &NearestJoinSpec) -> usize {
+    let value_bytes = |column: &PairColumn| match column {
+        PairColumn::Row(index) => {
+            let pinned = spec.pinned.as_ref()?;
+            fixed_bytes(pinned.table.column(pinned.columns[*index]?).data_type())
+        }
+        PairColumn::Query(_) | PairColumn::Distance => None,
+    };
+    24 + 2 * spec.output.iter().filter_map(value_bytes).sum::<usize>()
 }
 
 /// Pairs of some queries, ordered by query, then by row.
@@ -226,17 +255,8 @@ impl Part {
     }
 
     /// Bytes of memory, with columns that are fetched.
-    pub(super) fn bytes(&self) -> usize {
-        let value_bytes = |column: &usize| {
-            let pinned = self.pinned.as_ref();
-            pinned.and_then(|pinned| fixed_bytes(pinned.table.column(*column).data_type()))
-        };
-        let values = self
-            .columns
-            .iter()
-            .filter_map(|(_, column, _)| value_bytes(column));
-        // Pair, distance, and the row's number as the device takes it.
-        self.pairs.len() * (24 + 2 * values.sum::<usize>())
+    pub(super) fn bytes(&self, spec: &NearestJoinSpec) -> usize {
+        self.pairs.len() * row_bytes(spec)
     }
 
     /// The part with the columns of its table.
@@ -244,7 +264,8 @@ impl Part {
     /// # Errors
     /// The device's.
     pub(super) async fn fetched(mut self) -> Result<Self> {
-        let Some(pinned) = self.pinned.clone().filter(|_| !self.columns.is_empty()) else {
+        let needs_columns = !self.columns.is_empty() && !self.pairs.is_empty();
+        let Some(pinned) = self.pinned.clone().filter(|_| needs_columns) else {
             return Ok(self);
         };
         let rows: Vec<u64> = self.pairs.iter().map(|pair| u64::from(pair.row)).collect();

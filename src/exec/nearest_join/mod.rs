@@ -44,8 +44,9 @@ use super::operator::{Execution, Operator, Work};
 /// pool, as are their best scores and a batch of the table.
 ///
 /// Where the table is pinned (`device=cuda:0` in `EXPLAIN`), the device finds the pairs and their distances, and the second input is read
-/// only if it leaves them to the CPU: because it fails and `quantiles.device` is `auto` (`fallback=cpu`), because a vector is NULL or has a component
-/// that is no finite number, or because too many pairs are alike.
+/// only if it leaves them to the CPU: because it fails and `quantiles.device` is `auto` (`fallback=cpu`), because a vector that counts, or a query, is NULL, has a
+/// component that is no finite number, is shorter than 1e-10 or longer than 1e15 (for the cosine, also zero), or because too many pairs are alike. Once
+/// pairs are passed on, an error of the device is that of the query.
 ///
 /// Metrics: `output_rows`, `elapsed_compute`, `pairs` (all of the cross join, by batches that have been read), `whole_batches` (those
 /// whose vectors no estimate can judge, and of which all pairs are given); of a device those of [`PinnedExec`](super::PinnedExec),

@@ -274,7 +274,7 @@ impl Task {
     #[cfg(feature = "cuda")]
     async fn pass_on(&mut self, found: &DevicePairs, partition: usize) -> Result<()> {
         for part in found.parts(&self.spec, partition) {
-            self.memory.try_resize(part.bytes())?;
+            self.memory.try_resize(part.bytes(&self.spec))?;
             let timer = self.fetch_time.timer();
             let part = part.fetched().await?;
             timer.done();

@@ -174,7 +174,7 @@ impl Device {
         self.overlaps_kernels
     }
 
-    /// Whether tensor cores multiply numbers of TF32.
+    /// Whether tensor cores multiply numbers of 16 bits that are copied to shared memory in the background.
     pub(super) fn has_tensor_cores(&self) -> bool {
         self.has_tensor_cores
     }

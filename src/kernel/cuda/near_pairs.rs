@@ -6,7 +6,7 @@
 //!   first few rows, then more and more       settle: the limit is the k-th least of the greatest scores  <────────────┤
 //!                                            at the end: distances of all listed pairs in f64, those up to the k-th ──┘
 //! ```
-//! Tensor cores multiply numbers of 16 bits, so both vectors are scaled by powers of two to a length of at most 1. A component that is rounded to 16 bits is within `2^-11` of
+//! Tensor cores multiply numbers of 16 bits, so both vectors are scaled to a length of at most 1. A component that is rounded to 16 bits is within `2^-11` of
 //! itself, or within `2^-25`, so a product of two vectors is within `2^-10` and a little of the product of their lengths. By that margin the limit is
 //! wider than the k-th score, which lets in few pairs more than `k`. Scores and their limits are those of [`Ranking`], on the CPU as here.
 //!
@@ -16,9 +16,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
@@ -41,6 +42,8 @@ const ROW_WARPS: u32 = 8;
 const LEAST_ROOM: usize = 2048;
 /// Bytes of the lists of a group of queries, about.
 const LIST_BYTES: u64 = 512 << 20;
+/// How often the lists of a group of queries are fetched, at most: else too many pairs are alike.
+const MOST_LISTS: usize = 16;
 /// Bytes of the scaled vectors of a step, about.
 const HALVES_BYTES: u64 = 256 << 20;
 /// Bytes of a pair on its way to the host: row and distance.
@@ -65,6 +68,8 @@ pub(crate) struct NearPairs<'a> {
     pub(crate) timed: bool,
     /// Host memory of the pairs.
     pub(crate) memory: &'a MemoryReservation,
+    /// Set when nobody wants the pairs any more.
+    pub(crate) stop: &'a AtomicBool,
 }
 
 /// The query vectors of a range of queries, one behind the other; `None` if one has another length, or is no vector.
@@ -130,6 +135,8 @@ impl NearPairs<'_> {
         let group = search.group();
         for first in (0..count).step_by(group) {
             let of = first..count.min(first + group);
+            let bytes = of.len() * width * size_of::<f64>();
+            self.memory.try_grow(bytes)?;
             let Some(components) = queries(of.clone()) else {
                 return Ok(None);
             };
@@ -137,9 +144,16 @@ impl NearPairs<'_> {
                 return Ok(None);
             };
             all.append(&mut lists);
+            drop(components);
+            self.memory.shrink(bytes);
         }
         Ok(Some(all))
     }
+}
+
+/// Bytes of a device that may still be taken, if there is a limit.
+fn left(device: &Device, limit: Option<u64>) -> Option<u64> {
+    limit.map(|limit| limit.saturating_sub(device.held_bytes()))
 }
 
 /// The device's side of a request.
@@ -154,6 +168,8 @@ struct Search<'a> {
     _memory: Vec<DeviceBuffer>,
     flags: DeviceBuffer,
     width: usize,
+    /// Bytes of a vector.
+    row_bytes: u64,
     room: usize,
     /// Most rows of a step.
     most_rows: u64,
@@ -193,9 +209,7 @@ impl<'a> Search<'a> {
         let row_marks = row_marks.transpose()?;
         let room = (8 * ask.k).next_power_of_two().max(LEAST_ROOM);
         // Rooms are multiples of a tile.
-        let bytes = ask
-            .limit
-            .map_or(HALVES_BYTES, |limit| HALVES_BYTES.min(limit / 8));
+        let bytes = left(device, ask.limit).map_or(HALVES_BYTES, |left| HALVES_BYTES.min(left / 8));
         let most_rows = bytes as usize / (depth * size_of::<u16>()) / TILE * TILE;
         let most_rows = most_rows.min(rows.next_multiple_of(TILE)).max(room);
         let halves = device.allocate(most_rows * depth * size_of::<u16>(), ask.limit)?;
@@ -231,6 +245,7 @@ impl<'a> Search<'a> {
             _memory: [parts, scales, halves].into_iter().chain(row_marks).collect(),
             flags,
             width,
+            row_bytes: vectors.value_bytes() as u64,
             room,
             most_rows: most_rows as u64,
         })
@@ -261,12 +276,9 @@ impl<'a> Search<'a> {
 
     /// Queries of a group: as many as there is memory for.
     fn group(&self) -> usize {
-        let each = (self.room * size_of::<u64>() + 2 * self.width * size_of::<f64>()) as u64;
-        let bytes = self
-            .ask
-            .limit
-            .map_or(LIST_BYTES, |limit| LIST_BYTES.min(limit / 4));
-        ((bytes / each) as usize / TILE * TILE).clamp(TILE, 1 << 16)
+        let each = self.room * (size_of::<u64>() + PAIR_BYTES) + 2 * self.width * size_of::<f64>();
+        let bytes = left(self.device, self.ask.limit).map_or(LIST_BYTES, |left| LIST_BYTES.min(left / 4));
+        ((bytes / each as u64) as usize / TILE * TILE).clamp(TILE, 1 << 16)
     }
 
     /// The pairs of a group of queries.
@@ -323,8 +335,6 @@ struct Group {
     /// What else the argument points to.
     _memory: Vec<DeviceBuffer>,
     lists: Vec<PairList>,
-    /// Number of pairs that were fetched.
-    fetched: usize,
 }
 
 impl Group {
@@ -381,7 +391,6 @@ impl Group {
             places,
             _memory: memory.chain(marks).collect(),
             lists: Vec::new(),
-            fetched: 0,
         })
     }
 
@@ -393,6 +402,9 @@ impl Group {
         active: Option<u64>,
         report: &mut Report,
     ) -> Result<Flags> {
+        if search.ask.stop.load(Ordering::Relaxed) {
+            return exec_err!("nobody waits for the nearest rows any more");
+        }
         let argument = PairsArgument {
             first: rows.start,
             end: rows.end,
@@ -416,7 +428,7 @@ impl Group {
         timeline.end()?;
         let flags = search.flags.to_numbers::<u32>(0..3 * size_of::<u32>())?;
         timeline.report(report)?;
-        report.bytes_read += count * (search.width * size_of::<f32>()) as u64;
+        report.bytes_read += count * search.row_bytes;
         Ok(Flags {
             overflowed: flags[1],
             longest: flags[2],
@@ -461,8 +473,7 @@ impl Group {
     /// them.
     fn fetch(&mut self, search: &mut Search<'_>, report: &mut Report) -> Result<bool> {
         let (starts, total) = places(&self.before.to_numbers::<u32>(0..self.before.len())?);
-        self.fetched += total;
-        if self.fetched > 2 * search.room * self.count.max(TILE) {
+        if self.lists.len() >= MOST_LISTS {
             return Ok(false);
         }
         let (device, limit) = (search.device, search.ask.limit);

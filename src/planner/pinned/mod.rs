@@ -72,17 +72,31 @@ pub(super) async fn mark_pinned(
         return Ok(plan);
     }
     let marked = plan.transform_down_with_subqueries(|part| {
-        let node = nodes.iter().find(|node| node.kind.plan == part).cloned();
-        let node = node.map(PinnedNode::into_plan).or_else(|| {
-            let scan = scans.iter().find(|scan| *scan.input() == part).cloned();
-            scan.map(PinnedScanNode::into_plan)
-        });
-        Ok(match node {
-            Some(node) => Transformed::new(node, true, TreeNodeRecursion::Jump),
-            None => Transformed::no(part),
+        Ok(match nodes.iter().find(|node| node.kind.plan == part) {
+            Some(node) => Transformed::new(node.clone().into_plan(), true, TreeNodeRecursion::Jump),
+            None => with_scans(part, &scans),
         })
     })?;
     Ok(marked.data)
+}
+
+/// A join of all pairs over the nodes of those inputs that have one; other plans as they are.
+fn with_scans(mut plan: LogicalPlan, scans: &[PinnedScanNode]) -> Transformed<LogicalPlan> {
+    let is_joined = !joined(&plan).is_empty();
+    let LogicalPlan::Join(join) = &mut plan else {
+        return Transformed::no(plan);
+    };
+    let mut marked = false;
+    for side in [&mut join.left, &mut join.right] {
+        let scan = scans
+            .iter()
+            .find(|scan| is_joined && scan.input() == side.as_ref());
+        if let Some(scan) = scan {
+            *side = Arc::new(scan.clone().into_plan());
+            marked = true;
+        }
+    }
+    Transformed::new(plan, marked, TreeNodeRecursion::Continue)
 }
 
 fn is_candidate(plan: &LogicalPlan) -> bool {
