@@ -190,14 +190,13 @@ async fn graphs_of_neighbours() {
     }
 }
 
-/// Groups of queries are as many as fit; without room for one, the CPU answers, or the error names the bytes.
+/// Without room on the device, the CPU answers, or the error names the limit.
 async fn a_device_with_little_memory() {
-    let of_table = vectors(components(20_000 * 32, 1, false), 32, false, None);
-    let ctx = tables(of_table, vectors(components(600 * 32, 2, false), 32, false, None)).await;
+    let of_table = vectors(components(2000 * 32, 1, false), 32, false, None);
+    let ctx = tables(of_table, vectors(components(60 * 32, 2, false), 32, false, None)).await;
     let sql = "SELECT * FROM nearest(t, 'v', q, 'v', 5) ORDER BY query_id, rank";
-    set(&ctx, "cuda_memory_limit", "96MB").await;
-    answers(&ctx, sql).await;
-    set(&ctx, "cuda_memory_limit", "4MB").await;
+    set(&ctx, "cuda_memory_limit", "1k").await;
+    set(&ctx, "device", "cuda").await;
     let failed = error(&ctx, sql).await;
     assert!(failed.contains("quantiles.cuda_memory_limit"), "{failed}");
     set(&ctx, "device", "auto").await;
