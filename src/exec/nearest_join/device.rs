@@ -206,12 +206,9 @@ fn marks_of(
 
 /// Bytes of a pair with its distance, the row's number as the device takes it, and the columns of the table, twice.
 fn row_bytes(spec: &NearestJoinSpec) -> usize {
-    let value_bytes = |column: &PairColumn| match column {
-        PairColumn::Row(index) => {
-            let pinned = spec.pinned.as_ref()?;
-            fixed_bytes(pinned.table.column(pinned.columns[*index]?).data_type())
-        }
-        PairColumn::Query(_) | PairColumn::Distance => None,
+    let value_bytes = |column: &PairColumn| {
+        let (index, pinned) = (column.of_row()?, spec.pinned.as_ref()?);
+        fixed_bytes(pinned.table.column(pinned.columns[index]?).data_type())
     };
     24 + 2 * spec.output.iter().filter_map(value_bytes).sum::<usize>()
 }
@@ -240,10 +237,7 @@ impl Part {
             found[first..].sort_unstable_by_key(|(pair, _)| pair.row);
         }
         let (pairs, distances): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-        let of_table = spec.output.iter().filter_map(|column| match column {
-            PairColumn::Row(index) => Some(*index),
-            PairColumn::Query(_) | PairColumn::Distance => None,
-        });
+        let of_table = spec.output.iter().filter_map(|column| column.of_row());
         let pinned = spec.pinned.clone();
         let column = |index: usize| Some((index, pinned.as_ref()?.columns[index]?, None));
         Self {

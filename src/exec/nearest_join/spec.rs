@@ -20,6 +20,17 @@ pub(crate) enum PairColumn {
     Distance,
 }
 
+#[cfg(feature = "cuda")]
+impl PairColumn {
+    /// The column of the table that this is.
+    pub(crate) fn of_row(self) -> Option<usize> {
+        match self {
+            PairColumn::Row(index) => Some(index),
+            PairColumn::Query(_) | PairColumn::Distance => None,
+        }
+    }
+}
+
 /// Pairs whose query and row are equal in some columns.
 #[derive(Debug, Clone)]
 pub(crate) struct EqualPairs {

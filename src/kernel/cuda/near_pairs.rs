@@ -254,11 +254,16 @@ impl<'a> Search<'a> {
     /// Computes the parts of all rows. Returns whether all that count have a score.
     fn knows_rows(&mut self, report: &mut Report) -> Result<bool> {
         let launch = self.of_rows(self.names[0], self.argument.rows)?;
-        let mut timeline = Timeline::start(self.device, self.ask.timed)?;
-        timeline.launch(&launch, &self.argument)?;
-        timeline.end()?;
-        timeline.report(report)?;
+        self.run(&launch, &self.argument, report)?;
         self.knows_all()
+    }
+
+    /// Runs a kernel.
+    fn run(&self, launch: &Launch, argument: &PairsArgument, report: &mut Report) -> Result<()> {
+        let mut timeline = Timeline::start(self.device, self.ask.timed)?;
+        timeline.launch(launch, argument)?;
+        timeline.end()?;
+        timeline.report(report)
     }
 
     /// Whether all rows and queries that were looked at have a score.
@@ -290,7 +295,7 @@ impl<'a> Search<'a> {
     ) -> Result<Option<Vec<PairList>>> {
         let mut group = Group::try_new(self, of, components, report)?;
         let launch = self.of_rows("vp_points", group.count as u64)?;
-        group.run(self, &launch, &group.argument, report)?;
+        self.run(&launch, &group.argument, report)?;
         if !self.knows_all()? {
             return Ok(None);
         }
@@ -345,11 +350,10 @@ impl Group {
         report: &mut Report,
     ) -> Result<Self> {
         let (device, limit, count) = (search.device, search.ask.limit, of.len());
-        let words = || device.allocate(count * size_of::<u32>(), limit);
-        let zeroed = || {
-            let mut words = words()?;
+        let zeroed = || -> Result<DeviceBuffer> {
+            let mut words = device.allocate(count * size_of::<u32>(), limit)?;
             words.zero(0..words.len())?;
-            Ok::<_, datafusion::error::DataFusionError>(words)
+            Ok(words)
         };
         let (counts, before, again) = (zeroed()?, zeroed()?, [zeroed()?, zeroed()?]);
         let items = device.allocate(count * search.room * size_of::<u64>(), limit)?;
@@ -472,10 +476,10 @@ impl Group {
     /// Fetches the listed pairs with their distances, up to the k-th of each list, and empties the lists. Returns `false` if there are too many of
     /// them.
     fn fetch(&mut self, search: &mut Search<'_>, report: &mut Report) -> Result<bool> {
-        let (starts, total) = places(&self.before.to_numbers::<u32>(0..self.before.len())?);
         if self.lists.len() >= MOST_LISTS {
             return Ok(false);
         }
+        let (starts, total) = places(&self.before.to_numbers::<u32>(0..self.before.len())?);
         let (device, limit) = (search.device, search.ask.limit);
         self.starts.fill(bytemuck::cast_slice(&starts[..self.count]))?;
         let found = device.allocate(total * PAIR_BYTES, limit)?;
@@ -487,7 +491,7 @@ impl Group {
         let grid = [self.count as u32, QUERY_THREADS];
         let launches = [search.names[2], "vp_collect"].map(|name| search.kernels.launch(name, grid, 0));
         let [distances, collect] = launches;
-        self.run(search, &distances?, &argument, report)?;
+        search.run(&distances?, &argument, report)?;
         let (places, left) = places(&self.counts.to_numbers::<u32>(0..self.counts.len())?);
         search.ask.memory.try_grow(left * PAIR_BYTES)?;
         self.places.fill(bytemuck::cast_slice(&places[..self.count]))?;
@@ -498,7 +502,7 @@ impl Group {
             out_rows: out.address() + rows_at as u64,
             ..argument
         };
-        self.run(search, &collect?, &argument, report)?;
+        search.run(&collect?, &argument, report)?;
         self.lists.push(PairList {
             first: self.first,
             ends: places[1..].to_vec(),
@@ -510,20 +514,6 @@ impl Group {
             words.zero(0..words.len())?;
         }
         Ok(true)
-    }
-
-    /// Runs a kernel.
-    fn run(
-        &self,
-        search: &Search<'_>,
-        launch: &Launch,
-        argument: &PairsArgument,
-        report: &mut Report,
-    ) -> Result<()> {
-        let mut timeline = Timeline::start(search.device, search.ask.timed)?;
-        timeline.launch(launch, argument)?;
-        timeline.end()?;
-        timeline.report(report)
     }
 }
 

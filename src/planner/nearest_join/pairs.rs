@@ -163,10 +163,7 @@ impl<'a> Pairs<'a> {
         let without = self.join.filter.as_ref().map(|(_, unequal)| self.equal(unequal));
         #[cfg(feature = "cuda")]
         let pinned = pinned_below(table).filter(|pinned| {
-            let of_rows = output.iter().filter_map(|column| match column {
-                PairColumn::Row(column) => Some(*column),
-                PairColumn::Query(_) | PairColumn::Distance => None,
-            });
+            let of_rows = output.iter().filter_map(|column| column.of_row());
             let compared = without
                 .iter()
                 .flat_map(|equal: &EqualPairs| equal.rows.iter().copied());

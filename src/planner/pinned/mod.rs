@@ -82,16 +82,15 @@ pub(super) async fn mark_pinned(
 
 /// A join of all pairs over the nodes of those inputs that have one; other plans as they are.
 fn with_scans(mut plan: LogicalPlan, scans: &[PinnedScanNode]) -> Transformed<LogicalPlan> {
-    let is_joined = !joined(&plan).is_empty();
+    if joined(&plan).is_empty() {
+        return Transformed::no(plan);
+    }
     let LogicalPlan::Join(join) = &mut plan else {
         return Transformed::no(plan);
     };
     let mut marked = false;
     for side in [&mut join.left, &mut join.right] {
-        let scan = scans
-            .iter()
-            .find(|scan| is_joined && scan.input() == side.as_ref());
-        if let Some(scan) = scan {
+        if let Some(scan) = scans.iter().find(|scan| scan.input() == side.as_ref()) {
             *side = Arc::new(scan.clone().into_plan());
             marked = true;
         }
