@@ -48,6 +48,7 @@ mod staged;
 mod staged_call;
 mod staged_node;
 mod swap;
+mod table_names;
 mod windows;
 
 #[cfg(feature = "ballista")]

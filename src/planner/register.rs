@@ -16,6 +16,7 @@ use datafusion::prelude::SessionContext;
 use super::client::ClientPlanner;
 use super::fresh_names::{FRESH_NAMES, FreshNamesRule};
 use super::nearest_table::{NEAREST, NearestTable};
+use super::table_names::TableNamesRule;
 use super::{
     CheckQuantiles, FloatStatisticsRule, GiveWayRule, MovingQuantilesRule, NearestJoinRule, QuantilesPlanner,
     SortLimitRule,
@@ -253,7 +254,9 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             tables.entry(NEAREST.to_owned()).or_insert_with(function);
             let planners = self.expr_planners().get_or_insert_default();
             planners.push(Arc::new(QuantilesExprPlanner));
-            self = self.with_analyzer_rule(Arc::new(CheckQuantiles));
+            self = self
+                .with_analyzer_rule(Arc::new(CheckQuantiles))
+                .with_analyzer_rule(Arc::new(TableNamesRule));
         }
         let planner = self.query_planner().clone();
         let origin = planner

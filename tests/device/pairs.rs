@@ -20,6 +20,7 @@ tests! {
     asynchronous graphs_of_neighbours,
     asynchronous what_is_left_to_the_cpu,
     asynchronous a_device_with_little_memory,
+    asynchronous another_table_of_the_same_shape,
 }
 
 /// The operator that plans of the nearest rows of queries show.
@@ -188,6 +189,24 @@ async fn graphs_of_neighbours() {
     ] {
         answers(&ctx, sql).await;
     }
+}
+
+/// A pinned table beside one that is not, of the same columns: each call of `nearest` finds the rows of its own.
+async fn another_table_of_the_same_shape() {
+    let of = |seed| vectors(components(300 * 4, seed, false), 4, false, None);
+    let ctx = tables(of(1), of(2)).await;
+    register(&ctx, "other", &batch(numbered(of(3))), 2, 1000);
+    let call = |table: &str| format!("SELECT * FROM nearest({table}, 'v', q, 'v', 5)");
+    let sql = format!(
+        "{} UNION ALL {} ORDER BY query_id, rank, distance, id",
+        call("t"),
+        call("other")
+    );
+    same(&ctx, &sql, On::device(NEAREST), &sql).await;
+    run(&ctx, "PIN TABLE other (id, tens, v)").await;
+    let plan = physical_plan(&ctx, &sql).await;
+    assert_eq!(plan.matches(NEAREST).count(), 2, "{plan}");
+    same(&ctx, &sql, On::device(NEAREST), &sql).await;
 }
 
 /// Without room on the device, the CPU answers, or the error names the limit.

@@ -347,6 +347,24 @@ async fn the_table_function_is_the_statement_that_it_stands_for() {
     }
 }
 
+/// Different tables of one name in one statement, which DataFusion's optimizer alone takes for one.
+#[tokio::test]
+async fn tables_of_one_name_are_not_taken_for_one() {
+    let ctx = SessionContext::new();
+    datafusion_quantiles::register_all(&ctx).unwrap();
+    for (name, first) in [("a", 0), ("b", 100)] {
+        let sql = format!(
+            "CREATE TABLE {name} AS SELECT value + {first} AS id, [value * 1.0, 1.0] AS v FROM range(10)"
+        );
+        query(&ctx, &sql).await.unwrap();
+    }
+    let least = |table: &str| format!("SELECT min(id) FROM nearest({table}, 'v', a, 'v', 2)");
+    let sql = format!("SELECT ({}) AS a, ({}) AS b", least("a"), least("b"));
+    assert_eq!(rows(&ctx, &sql).await.unwrap(), ["0 | 100"]);
+    let sql = "SELECT (SELECT median(value) FROM range(11)) AS a, (SELECT median(value) FROM range(21)) AS b";
+    assert_eq!(rows(&ctx, sql).await.unwrap(), ["5.0 | 10.0"]);
+}
+
 #[tokio::test]
 async fn calls_that_mean_nothing_are_errors() {
     let mut rng = SmallRng::seed_from_u64(27);
