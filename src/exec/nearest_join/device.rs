@@ -198,8 +198,8 @@ fn marks_of(
         rows: (0..columns.len()).collect(),
         ..equal.clone()
     };
-    let of_queries = QueryMarks::try_new(&equal, queries)?;
-    memory.try_grow(of_queries.bytes())?;
+    let of_queries = QueryMarks::try_new(&equal, queries, memory.new_empty())?;
+    memory.try_grow(size_of_val(of_queries.marks.as_slice()))?;
     let of_rows = of_queries.of(&RecordBatch::try_new(schema, values)?)?;
     Ok((of_queries.marks, of_rows))
 }

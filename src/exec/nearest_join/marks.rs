@@ -6,12 +6,17 @@ use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::row::{OwnedRow, RowConverter, SortField};
 use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::spec::EqualPairs;
+use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::distance::Marks;
 
 /// The mark of rows that are equal to no query.
 const NO_QUERY: u32 = Marks::UNWANTED - 1;
+
+/// Most bytes of a value as a part of a comparable row, beside twice its own.
+const FIELD_BYTES: usize = 36;
 
 /// The marks of all queries.
 #[derive(Debug)]
@@ -20,26 +25,41 @@ pub(super) struct QueryMarks {
     converter: RowConverter,
     numbers: HashMap<OwnedRow, u32>,
     pub(super) marks: Vec<u32>,
+    memory: MemoryReservation,
 }
 
+/// Bytes of a slot of a hash table of [`QueryMarks`].
+const SLOT_BYTES: usize = size_of::<(OwnedRow, u32)>() + 1;
+
 impl QueryMarks {
-    /// Marks for queries. Equal ones have one mark.
+    /// Marks for queries, in memory of their own. Equal ones have one mark.
     ///
     /// # Errors
-    /// Arrow's, for types that have no rows.
-    pub(super) fn try_new(equal: &EqualPairs, queries: &RecordBatch) -> Result<Self> {
-        let mut found = Self {
-            equal: equal.clone(),
-            converter: converter(&queries.schema(), &equal.queries)?,
-            numbers: HashMap::new(),
-            marks: Vec::with_capacity(queries.num_rows()),
-        };
+    /// Arrow's, for types that have no rows. `ResourcesExhausted` if the memory pool is too small.
+    pub(super) fn try_new(
+        equal: &EqualPairs,
+        queries: &RecordBatch,
+        memory: MemoryReservation,
+    ) -> Result<Self> {
+        let count = queries.num_rows();
         let columns: Vec<_> = equal
             .queries
             .iter()
             .map(|column| queries.column(*column).clone())
             .collect();
-        let rows = found.converter.convert_columns(&columns)?;
+        let held: usize = columns.iter().map(row_bytes).sum();
+        memory.try_grow(2 * held + count * (size_of::<usize>() + columns.len() * FIELD_BYTES))?;
+        let converter = converter(&queries.schema(), &equal.queries)?;
+        let rows = converter.convert_columns(&columns)?;
+        // A table that grows has twice the slots that it needs, and those of half the size beside them; each row has a copy.
+        memory.try_resize(2 * rows.size() + count * (size_of::<u32>() + 4 * SLOT_BYTES))?;
+        let mut found = Self {
+            equal: equal.clone(),
+            converter,
+            numbers: HashMap::new(),
+            marks: Vec::with_capacity(count),
+            memory,
+        };
         for (at, row) in rows.iter().enumerate() {
             let has_null = columns.iter().any(|column| column.is_null(at));
             found.marks.push(if has_null && !equal.null_is_value {
@@ -49,6 +69,9 @@ impl QueryMarks {
                 *found.numbers.entry(row.owned()).or_insert(next)
             });
         }
+        let kept = rows.size() + found.numbers.capacity() * 2 * SLOT_BYTES;
+        drop(rows);
+        found.memory.try_resize(kept + count * size_of::<u32>())?;
         Ok(found)
     }
 
@@ -72,15 +95,6 @@ impl QueryMarks {
             self.numbers.get(&row.owned()).copied().unwrap_or(NO_QUERY)
         };
         Ok(rows.iter().enumerate().map(mark).collect())
-    }
-
-    /// Bytes of memory, at most.
-    pub(super) fn bytes(&self) -> usize {
-        let rows = self
-            .numbers
-            .keys()
-            .map(|row| row.as_ref().len() + 2 * size_of::<(OwnedRow, u32)>());
-        self.marks.capacity() * size_of::<u32>() + rows.sum::<usize>()
     }
 }
 

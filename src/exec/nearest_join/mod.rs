@@ -43,8 +43,8 @@ use super::operator::{Execution, Operator, Work};
 /// nothing else to do. Which pairs there are besides the best ones depends on the order in which partitions are read. Queries are held in memory that is reserved in the task's
 /// pool, as are their best scores and a batch of the table.
 ///
-/// Where the table is pinned (`device=cuda:0` in `EXPLAIN`), the device finds the pairs and their distances, and the second input is read
-/// only if it leaves them to the CPU: because it fails and `quantiles.device` is `auto` (`fallback=cpu`), because a vector that counts, or a query, is NULL, has a
+/// Where the table is pinned (`device=cuda:0, fallback=cpu` in `EXPLAIN`), the device finds the pairs and their distances, and the second input is read
+/// only if it leaves them to the CPU: because it fails and `quantiles.device` is `auto`, because a vector that counts, or a query, is NULL, has a
 /// component that is no finite number, is shorter than 1e-10 or longer than 1e15 (for the cosine, also zero), or because too many pairs are alike. Once
 /// pairs are passed on, an error of the device is that of the query.
 ///

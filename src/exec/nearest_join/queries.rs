@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
@@ -42,13 +43,22 @@ impl QueryRows {
     /// Collects the rows of a stream.
     ///
     /// # Errors
-    /// The stream's. `ResourcesExhausted` if the memory pool is too small. An execution error for more than 2^32 queries.
+    /// The stream's. `ResourcesExhausted` if the memory pool is too small. An execution error for more queries, or longer lists in a column, than
+    /// one array holds.
     pub(super) async fn collect(
         mut stream: SendableRecordBatchStream,
         memory: MemoryReservation,
     ) -> Result<Self> {
         let (schema, mut batches) = (stream.schema(), Vec::new());
+        let (mut rows, mut items) = (0, vec![0; schema.fields().len()]);
         while let Some(batch) = stream.try_next().await? {
+            rows += batch.num_rows();
+            check_count(rows, "queries", u32::MAX as usize)?;
+            for ((items, column), field) in items.iter_mut().zip(batch.columns()).zip(schema.fields()) {
+                let (own, most) = list_items(column);
+                *items += own;
+                check_count(*items, &format!("items in lists of {}", field.name()), most)?;
+            }
             // Once as it comes, and once where all are joined.
             memory.try_grow(2 * batch.get_array_memory_size())?;
             batches.push(batch);
@@ -56,17 +66,31 @@ impl QueryRows {
         let batch = concat_batches(&schema, &batches)?;
         drop(batches);
         memory.try_resize(batch.get_array_memory_size())?;
-        if u32::try_from(batch.num_rows()).is_err() {
-            return exec_err!(
-                "the nearest rows of {} queries: at most {} at once",
-                batch.num_rows(),
-                u32::MAX
-            );
-        }
         Ok(Self {
             batch,
             _memory: memory,
         })
+    }
+}
+
+/// Refuses queries beyond what one array holds.
+fn check_count(count: usize, what: &str, most: usize) -> Result<()> {
+    if count > most {
+        return exec_err!("the nearest rows of {count} {what}: at most {most} at once");
+    }
+    Ok(())
+}
+
+/// Number of items in the lists of a column, and the most that an array of its type can have and Arrow can take rows from.
+fn list_items(column: &ArrayRef) -> (usize, usize) {
+    match column.data_type() {
+        DataType::List(_) => {
+            let offsets = column.as_list::<i32>().offsets();
+            let items = offsets[offsets.len() - 1] - offsets[0];
+            (items as usize, i32::MAX as usize)
+        }
+        DataType::FixedSizeList(_, items) => (column.len() * *items as usize, u32::MAX as usize),
+        _ => (0, usize::MAX),
     }
 }
 
@@ -88,13 +112,9 @@ impl Queries {
         let bounds = SharedBounds::new(count);
         let marks = spec.without.as_ref();
         let marks = marks
-            .map(|equal| QueryMarks::try_new(equal, &rows.batch))
+            .map(|equal| QueryMarks::try_new(equal, &rows.batch, memory.new_empty()))
             .transpose()?;
-        let bytes = [
-            tiles.as_ref().map_or(0, QueryTiles::bytes),
-            marks.as_ref().map_or(0, QueryMarks::bytes),
-            bounds.bytes(),
-        ];
+        let bytes = [tiles.as_ref().map_or(0, QueryTiles::bytes), bounds.bytes()];
         memory.try_resize(bytes.iter().sum())?;
         Ok(Self {
             rows,

@@ -25,7 +25,7 @@ use super::spec::{NearestJoinSpec, PairColumn};
 use super::table::TableRows;
 use crate::exec::operator::Execution;
 use crate::functions::VectorDistance;
-use crate::kernel::cpu::distance::{Floors, Marks, PAIR_BYTES, Pair, VectorTiles, reaching};
+use crate::kernel::cpu::distance::{Floors, Marks, PAIR_BYTES, Pair, Room, VectorTiles, reaching};
 
 /// Bytes of the pairs of queries that are multiplied with a batch at once, and of the queries' components in `f64`.
 const GROUP_BYTES: usize = 8 << 20;
@@ -168,19 +168,34 @@ impl Task {
             return Ok(true);
         };
         // At first, a query has some times k pairs, and those that nothing is known about.
-        let pairs = self.spec.k.saturating_mul(8).saturating_add(vectors.unknown());
-        let of_query = queries.dimension * size_of::<f64>() + pairs.min(vectors.len()) * PAIR_BYTES;
-        let group = GROUP_BYTES / of_query.max(1) / GROUP_STEP * GROUP_STEP;
-        let group = group.clamp(GROUP_STEP, MOST_QUERIES);
-        for first in (0..tiles.len()).step_by(group) {
+        let expected = self.spec.k.saturating_mul(8).saturating_add(vectors.unknown());
+        let expected = expected.min(vectors.len());
+        let of_query = queries.dimension * size_of::<f64>() + expected * PAIR_BYTES;
+        let most = GROUP_BYTES / of_query.max(1) / GROUP_STEP * GROUP_STEP;
+        let most = most.clamp(GROUP_STEP, MOST_QUERIES);
+        // Few queries at first: where vectors are equal, each may have all of them.
+        let (mut first, mut group) = (0, GROUP_STEP);
+        while first < tiles.len() {
             let timer = self.baseline.elapsed_compute().timer();
             let of = first..tiles.len().min(first + group);
-            let held = floors.bytes() + vectors.bytes() + of.len() * queries.dimension * size_of::<f64>();
-            self.memory.try_resize(held + of.len() * of_query)?;
-            let pairs = reaching(tiles, of, vectors, marks, floors, &queries.bounds);
+            let (count, held) = (of.len(), floors.bytes() + vectors.bytes());
+            let working = held + count * queries.dimension * size_of::<f64>();
+            let reserve = |pairs: usize| self.memory.try_resize(working + pairs * PAIR_BYTES);
+            reserve(count * expected)?;
+            let room = Room {
+                pairs: count * expected,
+                grow: &reserve,
+            };
+            first = of.end;
+            let pairs = reaching(tiles, of, vectors, marks, floors, &queries.bounds, room)?;
+            group = if pairs.len() > count * expected {
+                GROUP_STEP
+            } else {
+                most.min(2 * group)
+            };
             timer.done();
-            self.memory
-                .try_resize(held.max(floors.bytes() + vectors.bytes()) + pairs.len() * PAIR_BYTES)?;
+            let left = floors.bytes() + vectors.bytes() + pairs.len() * PAIR_BYTES;
+            self.memory.try_resize(left.max(working))?;
             for pairs in pairs.chunks(self.batch_rows) {
                 if !self.send(queries, batch, pairs).await? {
                     return Ok(false);

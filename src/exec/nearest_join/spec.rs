@@ -82,8 +82,7 @@ pub(super) fn details(spec: &NearestJoinSpec, queries: &Schema, table: &Schema) 
     }
     #[cfg(feature = "cuda")]
     if let Some(pinned) = &spec.pinned {
-        let fallback = if pinned.falls_back { ", fallback=cpu" } else { "" };
-        shown += &format!(", device={}{fallback}", pinned.table.first().device);
+        shown += &format!(", device={}, fallback=cpu", pinned.table.first().device);
     }
     shown
 }

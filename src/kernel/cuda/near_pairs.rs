@@ -493,7 +493,8 @@ impl Group {
         let [distances, collect] = launches;
         search.run(&distances?, &argument, report)?;
         let (places, left) = places(&self.counts.to_numbers::<u32>(0..self.counts.len())?);
-        search.ask.memory.try_grow(left * PAIR_BYTES)?;
+        let bytes = left * PAIR_BYTES + size_of_val(places.as_slice());
+        search.ask.memory.try_grow(bytes)?;
         self.places.fill(bytemuck::cast_slice(&places[..self.count]))?;
         let out = device.allocate(left * PAIR_BYTES, limit)?;
         let rows_at = left * size_of::<f64>();

@@ -20,7 +20,7 @@ mod tiles;
 
 pub(crate) use estimate::{Bound, within};
 pub(crate) use exact::{Distances, distances, from_queries};
-pub(crate) use pairs::{Floors, Marks, PAIR_BYTES, Pair, SharedBounds, reaching};
+pub(crate) use pairs::{Floors, Marks, PAIR_BYTES, Pair, Room, SharedBounds, reaching};
 #[cfg(feature = "cuda")]
 pub(crate) use tiles::rounded_up;
 pub(crate) use tiles::{QueryTiles, Ranking, VectorTiles};

@@ -11,6 +11,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use datafusion::common::{DataFusionError, Result};
+
 use super::tiles::{QUERIES, QueryTiles, VectorTiles, rounded_up};
 use crate::cells::simd::{Kernel, dispatch};
 
@@ -140,8 +142,19 @@ impl Floor {
     }
 }
 
+/// Memory for the pairs that are found. How many there are, only the product tells: equal vectors all make pairs.
+pub(crate) struct Room<'a> {
+    /// Number of pairs that there is room for, [`PAIR_BYTES`] each.
+    pub(crate) pairs: usize,
+    /// Makes room for more pairs, this many in all.
+    pub(crate) grow: &'a dyn Fn(usize) -> Result<()>,
+}
+
 /// The pairs of `vectors` with some queries that may be among the best `k` of their query, ordered by query, then by vector: all that are,
 /// and few others. A pair of a vector or a query without known scores always may. With `marks`, unwanted pairs are left out.
+///
+/// # Errors
+/// Those of [`Room::grow`]. The floors are of no use then.
 pub(crate) fn reaching(
     queries: &QueryTiles,
     of: Range<usize>,
@@ -149,7 +162,8 @@ pub(crate) fn reaching(
     marks: Option<Marks<'_>>,
     floors: &mut Floors,
     shared: &SharedBounds,
-) -> Vec<Pair> {
+    room: Room<'_>,
+) -> Result<Vec<Pair>> {
     let first = of.start.next_multiple_of(QUERIES);
     debug_assert_eq!(first, of.start, "a range of queries begins with a tile");
     let mut found = Found {
@@ -160,7 +174,9 @@ pub(crate) fn reaching(
         end: of.end,
         limits: Vec::with_capacity(of.len().next_multiple_of(QUERIES)),
         floors,
-        pairs: Vec::new(),
+        pairs: Vec::with_capacity(room.pairs),
+        room,
+        failed: None,
     };
     for query in of.clone() {
         let known = from_ordered(shared.0[query].load(Ordering::Relaxed));
@@ -177,19 +193,17 @@ pub(crate) fn reaching(
     } else {
         product::<16>(&mut found);
     }
-    for query in of {
-        let floor = &mut found.floors.queries[query];
-        floor.settle(found.floors.k);
-        shared.0[query].fetch_min(ordered(floor.bound), Ordering::Relaxed);
-        found.limits[query - first] = found.limit(query);
+    if let Some(error) = found.failed {
+        return Err(error);
     }
-    let limits = &found.limits;
-    found
-        .pairs
-        .retain(|(pair, low)| *low <= limits[pair.query as usize - first]);
+    found.settle();
+    for query in of {
+        let bound = ordered(found.floors.queries[query].bound);
+        shared.0[query].fetch_min(bound, Ordering::Relaxed);
+    }
     let mut pairs: Vec<Pair> = found.pairs.into_iter().map(|(pair, _)| pair).collect();
     pairs.sort_unstable();
-    pairs
+    Ok(pairs)
 }
 
 /// The pairs that are found on the way through the product. Products, least scores of pairs without the term of the query, are what is
@@ -206,9 +220,39 @@ struct Found<'a> {
     floors: &'a mut Floors,
     /// Pairs, and their least products.
     pairs: Vec<(Pair, f32)>,
+    room: Room<'a>,
+    /// Why there is no room for all pairs: no more are taken.
+    failed: Option<DataFusionError>,
 }
 
 impl Found<'_> {
+    /// Makes the bounds of all queries as tight as they can be, and drops the pairs beyond them.
+    fn settle(&mut self) {
+        for query in self.first..self.end {
+            self.floors.queries[query].settle(self.floors.k);
+            self.limits[query - self.first] = self.limit(query);
+        }
+        let (limits, first) = (&self.limits, self.first);
+        self.pairs
+            .retain(|(pair, low)| *low <= limits[pair.query as usize - first]);
+    }
+
+    /// Drops pairs where all room is taken, or makes room for twice as many. Returns whether there is room for one.
+    #[cold]
+    fn make_room(&mut self) -> bool {
+        self.settle();
+        if self.pairs.len() > self.room.pairs / 2 {
+            let more = 2 * self.room.pairs.max(1);
+            self.failed = (self.room.grow)(more).err();
+            if self.failed.is_some() {
+                return false;
+            }
+            self.room.pairs = more;
+            self.pairs.reserve_exact(more - self.pairs.len());
+        }
+        true
+    }
+
     /// The greatest product of a query that is within its bound.
     fn limit(&self, query: usize) -> f32 {
         let part = self.queries.part(query);
@@ -236,6 +280,9 @@ impl Found<'_> {
             };
             if self.marks.is_some_and(|marks| !marks.wants(pair)) {
                 continue;
+            }
+            if self.failed.is_some() || self.pairs.len() >= self.room.pairs && !self.make_room() {
+                return;
             }
             self.pairs.push((pair, *low));
             let (of_query, of_row) = (self.queries.part(query), self.vectors.part(row));

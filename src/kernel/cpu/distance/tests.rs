@@ -1,10 +1,39 @@
 //! Distances and estimates against a plain loop.
 
+use std::cell::Cell;
+use std::ops::Range;
+
+use datafusion::common::resources_err;
 use half::f16;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+
+/// The pairs of [`reaching`], with room for few at first.
+fn found_pairs(
+    queries: &QueryTiles,
+    of: Range<usize>,
+    vectors: &VectorTiles,
+    marks: Option<Marks<'_>>,
+    floors: &mut Floors,
+    shared: &SharedBounds,
+) -> Vec<Pair> {
+    let room = Cell::new(7);
+    let grow = &|pairs| {
+        room.set(pairs);
+        Ok(())
+    };
+    let pairs = Room { pairs: 7, grow };
+    let found = reaching(queries, of, vectors, marks, floors, shared, pairs).unwrap();
+    assert!(
+        found.len() <= room.get(),
+        "{} pairs, room for {}",
+        found.len(),
+        room.get()
+    );
+    found
+}
 
 /// The distance by DataFusion's loop.
 fn naive(measure: Measure, a: &[f64], b: &[f64]) -> Option<f64> {
@@ -213,7 +242,7 @@ fn pairs_that_are_left_out_have_better_ones() {
                     .step_by(12)
                     .map(|first| first..queries.min(first + 12))
                 {
-                    let pairs = reaching(&tiles, of.clone(), &vectors, None, &mut floors, &shared);
+                    let pairs = found_pairs(&tiles, of.clone(), &vectors, None, &mut floors, &shared);
                     assert!(pairs.is_sorted());
                     for pair in pairs {
                         assert!(of.contains(&(pair.query as usize)));
@@ -265,7 +294,7 @@ fn unwanted_pairs_do_not_count() {
             queries: &marks,
             rows: of_rows,
         };
-        let pairs = reaching(&queries, 0..100, &table, Some(marks), &mut floors, &shared);
+        let pairs = found_pairs(&queries, 0..100, &table, Some(marks), &mut floors, &shared);
         for query in 0..100 {
             let found: Vec<u32> = pairs
                 .iter()
@@ -300,7 +329,7 @@ fn what_cannot_be_judged_is_found() {
             VectorTiles::new(ranking, &vectors, is_null),
         );
         let (mut floors, shared) = (Floors::new(1, rows), SharedBounds::new(rows));
-        let pairs = reaching(&queries, 0..rows, &table, None, &mut floors, &shared);
+        let pairs = found_pairs(&queries, 0..rows, &table, None, &mut floors, &shared);
         // The zero vector has distances, but no cosine distance.
         let is_known = |row: usize| {
             row < rows - special.len() && row != 5 || row == rows - 1 && measure != Measure::Cosine
@@ -316,4 +345,30 @@ fn what_cannot_be_judged_is_found() {
         }
         assert!(pairs.len() < rows * rows / 2, "{measure:?}: {}", pairs.len());
     }
+}
+
+/// Equal vectors are all as near as the nearest: there must be room for every pair, or an error.
+#[test]
+fn pairs_have_room_or_are_refused() {
+    let equal = Vectors::dense(&[1.0_f32; 200], 1, 200).unwrap();
+    let ranking = Ranking {
+        measure: Measure::Euclidean,
+        ascending: true,
+    };
+    let (queries, table) = (
+        QueryTiles::new(ranking, &equal, |_| false),
+        VectorTiles::new(ranking, &equal, |_| false),
+    );
+    let (mut floors, shared) = (Floors::new(3, 200), SharedBounds::new(200));
+    let all = found_pairs(&queries, 0..60, &table, None, &mut floors, &shared);
+    assert_eq!(all.len(), 60 * 200);
+    let grow = &|pairs| {
+        if pairs > 1000 {
+            return resources_err!("{pairs} pairs");
+        }
+        Ok(())
+    };
+    let room = Room { pairs: 10, grow };
+    let error = reaching(&queries, 60..120, &table, None, &mut floors, &shared, room).unwrap_err();
+    assert!(error.to_string().contains("1280 pairs"), "{error}");
 }
