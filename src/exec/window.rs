@@ -25,6 +25,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
+use super::long_batches::OutputRows;
 use super::operator::{Execution, Operator, Work};
 use super::plain::lean;
 use super::replaced_window::{ReplacedWindow, joined};
@@ -105,7 +106,7 @@ impl Work for WindowWork {
             open_bytes: 0,
             ready: VecDeque::new(),
             ready_bytes: 0,
-            batch_rows: on.context.session_config().batch_size().max(1),
+            output_rows: OutputRows::of(&on.context),
             memory: on.memory(),
             baseline: baseline.clone(),
         };
@@ -135,7 +136,7 @@ struct WindowRows {
     ready: VecDeque<RecordBatch>,
     /// Bytes that `ready` holds.
     ready_bytes: usize,
-    batch_rows: usize,
+    output_rows: OutputRows,
     memory: MemoryReservation,
     baseline: BaselineMetrics,
 }
@@ -248,11 +249,7 @@ impl WindowRows {
             columns.push(answers);
         }
         let batch = RecordBatch::try_new(window.schema(), columns)?;
-        let starts = (0..batch.num_rows()).step_by(self.batch_rows);
-        self.ready.extend(starts.map(|from| {
-            let to = batch.num_rows().min(from + self.batch_rows);
-            slice(&batch, &(from..to))
-        }));
+        self.ready.extend(self.output_rows.slices(batch));
         Ok(())
     }
 
