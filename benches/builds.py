@@ -90,6 +90,9 @@ def main():
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
+    for dfq in (options.old, options.new):
+        if "failpoints" in subprocess.run([dfq, "--version"], capture_output=True, text=True, check=True).stdout:
+            parser.error(f"{dfq} was built together with tests: build it alone")
     print("| statement | old s | new s | new/old (median of pairs) |\n| --- | --- | --- | --- |")
     for name, limit, statement in STATEMENTS:
         if options.only not in name:

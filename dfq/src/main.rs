@@ -37,10 +37,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// How long running tasks get to end after the last statement or an interrupt.
 const SHUTDOWN: Duration = Duration::from_millis(500);
 
+/// The version. A program that is built together with tests says so, since all its threads lock the registry of failpoints.
+const VERSION: &str = if fail::has_failpoints() {
+    concat!(env!("CARGO_PKG_VERSION"), " (with failpoints for tests, slower)")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 #[derive(Debug, Parser)]
 #[command(
     name = "dfq",
-    version,
+    version = VERSION,
     about = "Exact quantiles in SQL, at the cost of one read of the data",
     after_help = "Examples:\n  \
         dfq sql -c \"SELECT exact_quantiles(fare, [0.01, 0.5, 0.99]) FROM 'trips.parquet'\"\n  \

@@ -502,7 +502,10 @@ fn version_and_help() {
     let folder = folder();
     assert_eq!(
         answer(folder.path(), &["--version"]),
-        format!("dfq {}\n", env!("CARGO_PKG_VERSION"))
+        format!(
+            "dfq {} (with failpoints for tests, slower)\n",
+            env!("CARGO_PKG_VERSION")
+        )
     );
     assert!(answer(folder.path(), &["--help"]).contains("dfq sql -c"));
 }
