@@ -24,7 +24,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 
-use self::sums::{BLOCK, Sums};
+use self::sums::{Block, MOST, Sums};
 use crate::failpoint::may_fail;
 
 /// Most bytes of one write. After a write that failed, the disk manager goes on counting its bytes as used.
@@ -96,8 +96,8 @@ impl Spiller {
     }
 }
 
-/// Most bytes that are read through a buffer, together with the rest of their blocks.
-const NEAR: usize = 16 << 10;
+/// Most bytes that are read through a buffer, with the rest of their blocks.
+const NEAR: usize = 4 * MOST;
 
 thread_local! {
     /// The buffer for blocks that are read from a file.
@@ -156,11 +156,23 @@ impl SpillFile {
     /// `ResourcesExhausted` that says what was written, how many bytes, and why it failed: the disk or the file is
     /// full, or `max_temp_directory_size` is reached. The file cannot be used afterwards.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.append_pieces(bytes, [bytes.len()])
+    }
+
+    /// Appends bytes in pieces of these lengths, which are likely to be read one by one. Returns the offset of the first piece.
+    ///
+    /// # Errors
+    /// As for [`Self::append`].
+    pub(crate) fn append_pieces(
+        &mut self,
+        bytes: &[u8],
+        pieces: impl IntoIterator<Item = usize>,
+    ) -> Result<u64> {
         may_fail!("spill_write");
         let start = self.len();
-        for piece in bytes.chunks(WRITE) {
+        for part in bytes.chunks(WRITE) {
             let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = writer.write_all(piece) {
+            if let Err(error) = writer.write_all(part) {
                 let (more, held) = (bytes.len(), self.len);
                 return Err(resources_datafusion_err!(
                     "cannot spill {more} more bytes of {} after {held} bytes in {:?}: {error}",
@@ -168,9 +180,15 @@ impl SpillFile {
                     self.file.path().unwrap_or(Path::new(""))
                 ));
             }
-            self.len += piece.len() as u64;
-            self.sums.append(piece);
+            self.len += part.len() as u64;
         }
+        let mut rest = bytes;
+        for piece in pieces {
+            let (piece, others) = rest.split_at(piece.min(rest.len()));
+            self.sums.append(piece);
+            rest = others;
+        }
+        self.sums.append(rest);
         let held = self.sums.bytes();
         if held > self.sums_memory.size() {
             self.sums_memory.resize(held);
@@ -195,50 +213,54 @@ impl SpillFile {
         })
     }
 
-    /// Reads and checks bytes. A few bytes are read through a buffer, with all blocks that they lie in; of many bytes,
-    /// only the two ends are read so, and the whole blocks between them directly into `into`.
+    /// Reads and checks bytes. Whole blocks are read directly into `into`; others through a buffer, with all blocks that they lie in: a few bytes
+    /// at once, of many only the two ends.
     fn read_checked(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(into.len() as u64);
-        if end.is_none_or(|end| end > self.len) {
+        let Some(end) = end.filter(|end| *end <= self.len) else {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "failed to fill whole buffer",
             ));
-        }
-        if into.len() <= NEAR {
-            return self.read_near(offset, into);
-        }
-        let (head, rest) = into.split_at_mut((offset.next_multiple_of(BLOCK as u64) - offset) as usize);
-        let (whole, tail) = rest.split_at_mut(rest.len() / BLOCK * BLOCK);
-        self.read_near(offset, head)?;
-        let offset = offset + head.len() as u64;
-        self.reader.read_exact_at(offset, whole)?;
-        self.check(offset, whole)?;
-        self.read_near(offset + whole.len() as u64, tail)
-    }
-
-    /// Reads at most [`NEAR`] bytes through a buffer, with all blocks that they lie in.
-    fn read_near(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        };
         if into.is_empty() {
             return Ok(());
         }
-        let inside = (offset % BLOCK as u64) as usize;
-        let start = offset - inside as u64;
-        let bytes = (inside + into.len()).next_multiple_of(BLOCK) as u64;
-        let bytes = bytes.min(self.len - start) as usize;
+        let (first, last) = (self.sums.block(offset), self.sums.block(end - 1));
+        let is_whole = [first.start == offset, last.end == end];
+        if is_whole != [true; 2] && last.end - first.start <= NEAR as u64 {
+            return self.read_near(offset, into, first, last.end);
+        }
+        let from = if is_whole[0] { offset } else { first.end };
+        let to = if is_whole[1] { end } else { last.start };
+        let (head, rest) = into.split_at_mut((from - offset) as usize);
+        let (whole, tail) = rest.split_at_mut((to - from) as usize);
+        if !head.is_empty() {
+            self.read_near(offset, head, first, first.end)?;
+        }
+        self.reader.read_exact_at(from, whole)?;
+        self.check(self.sums.block(from), whole)?;
+        if tail.is_empty() {
+            return Ok(());
+        }
+        self.read_near(to, tail, last, last.end)
+    }
+
+    /// Reads a few bytes through a buffer, with all blocks that they lie in: from `first` on, up to the offset `end`.
+    fn read_near(&self, offset: u64, into: &mut [u8], first: Block, end: u64) -> io::Result<()> {
+        let inside = (offset - first.start) as usize;
         BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(NEAR + 2 * BLOCK, 0);
-            let blocks = &mut buffer[..bytes];
-            self.reader.read_exact_at(start, blocks)?;
-            self.check(start, blocks)?;
+            buffer.resize(NEAR, 0);
+            let blocks = &mut buffer[..(end - first.start) as usize];
+            self.reader.read_exact_at(first.start, blocks)?;
+            self.check(first, blocks)?;
             into.copy_from_slice(&blocks[inside..inside + into.len()]);
             Ok(())
         })
     }
 
-    /// Compares blocks with those that were written. The first one starts at `start`.
-    fn check(&self, start: u64, blocks: &[u8]) -> io::Result<()> {
-        let first = (start / BLOCK as u64) as usize;
+    /// Compares blocks from `first` on with those that were written.
+    fn check(&self, first: Block, blocks: &[u8]) -> io::Result<()> {
         if self.sums.match_blocks(first, blocks) {
             Ok(())
         } else {
@@ -348,7 +370,7 @@ mod tests {
             (1, bytes.len() as u64)
         );
         assert_eq!(disk.used_disk_space(), bytes.len() as u64);
-        let sums = bytes.len() / BLOCK * size_of::<u32>();
+        let sums = bytes.len() / MOST * size_of::<u32>();
         assert!(runtime.memory_pool.reserved() >= sums, "checksums are reserved");
         let path = file.file.path().unwrap().to_owned();
         assert!(path.exists());

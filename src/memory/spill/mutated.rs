@@ -11,11 +11,11 @@ const ENDS: [usize; 8] = [
     7,
     1000,
     1001,
-    BLOCK - 1,
-    BLOCK,
-    BLOCK + 40,
-    NEAR + 3 * BLOCK + 1000,
-    NEAR + 3 * BLOCK + 1010,
+    MOST - 1,
+    MOST,
+    MOST + 40,
+    NEAR + 3 * MOST + 1000,
+    NEAR + 3 * MOST + 1010,
 ];
 
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
@@ -49,7 +49,11 @@ fn mutated_spill_files_do_no_harm() {
         decode: &|bytes| {
             uncounted(|| overwrite(&path, bytes));
             let mut read = 0;
-            for (start, piece) in pieces(&written).chain([(0, &written[..]), (3, &written[3..BLOCK + 9])]) {
+            for (start, piece) in pieces(&written).chain([
+                (0, &written[..]),
+                (3, &written[3..MOST + 9]),
+                (MOST, &written[MOST..NEAR + 2 * MOST]),
+            ]) {
                 let mut back = vec![0; piece.len()];
                 if file.read_at(start as u64, &mut back).is_ok() {
                     assert!(back == piece, "{} bytes at {start}", piece.len());

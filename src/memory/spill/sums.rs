@@ -1,74 +1,151 @@
 //! Checksums of the blocks of a spill file: bytes that the disk has changed are noticed when they are read, before they
 //! are taken for lengths or numbers.
+//!
+//! ```text
+//! pieces as written   | 1000 |  900  |9|9|9| .. |    10 000       |
+//! blocks              |  0   |   1   |  2 ..  3 |  4  |  5  |  6  |
+//! ```
+//! Blocks begin where pieces begin, so that whoever reads a piece reads and checks nothing else. Small pieces share a block, long ones have
+//! several.
 
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::finalised;
 
-/// Bytes of a block. Each block keeps a checksum of 4 bytes in memory. Reads are of whole blocks, and groups are often
-/// small.
-pub(super) const BLOCK: usize = 2 << 10;
+/// Fewest bytes of a block, but for the last one of a piece, and one that a longer piece follows. A block takes 6 bytes of memory.
+pub(super) const LEAST: usize = 768;
+
+/// Most bytes of a block.
+pub(super) const MOST: usize = 4 << 10;
+
+/// Blocks from one whose place is known to the next.
+const STRIDE: usize = 64;
+
+/// Bytes that are mixed into the sums of a block at a time.
+const ROW: usize = 128;
 
 /// Checksums of the blocks of a file that grows.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
-    whole: Vec<u32>,
-    /// The last block, as long as it is not full.
+    sums: Vec<u32>,
+    lengths: Vec<u16>,
+    /// The offset of each [`STRIDE`]th block.
+    marks: Vec<u64>,
+    /// The offset behind all of these blocks.
+    end: u64,
+    /// The bytes behind them: small pieces, whose block is not full.
     last: Vec<u8>,
+}
+
+/// One block of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    index: usize,
+    /// Offset of the first byte.
+    pub(super) start: u64,
+    /// Offset behind the last byte.
+    pub(super) end: u64,
 }
 
 impl Sums {
     /// Bytes of memory held.
     pub(super) fn bytes(&self) -> usize {
-        self.whole.capacity() * size_of::<u32>() + self.last.capacity()
+        size_of::<u64>() * self.marks.capacity()
+            + size_of::<u32>() * self.sums.capacity()
+            + size_of::<u16>() * self.lengths.capacity()
+            + self.last.capacity()
     }
 
-    /// Adds the bytes that were appended to the file.
-    pub(super) fn append(&mut self, mut bytes: &[u8]) {
-        if !self.last.is_empty() {
-            let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - self.last.len()));
-            self.last.extend_from_slice(now);
-            bytes = rest;
-            if self.last.len() < BLOCK {
-                return;
+    /// Adds a piece that was appended to the file.
+    pub(super) fn append(&mut self, piece: &[u8]) {
+        if piece.len() < LEAST {
+            self.last.extend_from_slice(piece);
+            if self.last.len() >= LEAST {
+                self.close();
             }
-            each_sum(&self.last, |sum| self.whole.push(sum));
-            self.last.clear();
+            return;
         }
-        let (blocks, rest) = bytes.split_at(bytes.len() / BLOCK * BLOCK);
-        each_sum(blocks, |sum| self.whole.push(sum));
-        self.last.extend_from_slice(rest);
+        self.close();
+        let each = piece.len().div_ceil(piece.len().div_ceil(MOST));
+        self.add(piece, each.next_multiple_of(ROW));
     }
 
-    /// Whether these are the bytes of the blocks from number `first` on. All blocks must be whole, except the last one
-    /// of the file.
-    pub(super) fn match_blocks(&self, first: usize, bytes: &[u8]) -> bool {
-        let (blocks, rest) = bytes.split_at(bytes.len() / BLOCK * BLOCK);
-        let end = first + blocks.len() / BLOCK;
-        let Some(written) = self.whole.get(first..end) else {
-            return false;
-        };
-        let (mut written, mut are_same) = (written.iter(), true);
-        each_sum(blocks, |sum| are_same &= written.next() == Some(&sum));
-        are_same && (rest.is_empty() || (end == self.whole.len() && rest == self.last))
+    /// Makes a block of the bytes behind all blocks, if there are any.
+    fn close(&mut self) {
+        let mut last = std::mem::take(&mut self.last);
+        self.add(&last, MOST);
+        last.clear();
+        self.last = last;
+    }
+
+    /// Adds blocks of `each` bytes.
+    fn add(&mut self, bytes: &[u8], each: usize) {
+        each_sum(bytes, std::iter::repeat(each), |length, sum| {
+            if self.sums.len() % STRIDE == 0 {
+                self.marks.push(self.end);
+            }
+            self.sums.push(sum);
+            self.lengths.push(length as u16);
+            self.end += length as u64;
+        });
+    }
+
+    /// The block of the byte at `offset`, which must be one of the file.
+    pub(super) fn block(&self, offset: u64) -> Block {
+        let (index, start) = (self.sums.len(), self.end);
+        if offset >= start {
+            let end = start + self.last.len() as u64;
+            return Block { index, start, end };
+        }
+        let mark = self.marks.partition_point(|mark| *mark <= offset) - 1;
+        let (mut index, mut start) = (mark * STRIDE, self.marks[mark]);
+        loop {
+            let end = start + u64::from(self.lengths[index]);
+            if offset < end {
+                return Block { index, start, end };
+            }
+            (index, start) = (index + 1, end);
+        }
+    }
+
+    /// Whether these are the bytes of whole blocks from `first` on.
+    pub(super) fn match_blocks(&self, first: Block, bytes: &[u8]) -> bool {
+        let closed = self.end.saturating_sub(first.start).min(bytes.len() as u64);
+        let (closed, rest) = bytes.split_at(closed as usize);
+        let (lengths, sums) = (&self.lengths[first.index..], &self.sums[first.index..]);
+        let (mut written, mut are_same) = (sums.iter(), true);
+        each_sum(
+            closed,
+            lengths.iter().map(|length| usize::from(*length)),
+            |_, sum| {
+                are_same &= written.next() == Some(&sum);
+            },
+        );
+        are_same && (rest.is_empty() || rest == self.last)
     }
 }
 
-/// Calls `take` with the checksums of whole blocks, in their order.
-fn each_sum(blocks: &[u8], take: impl FnMut(u32)) {
-    dispatch(Summing { blocks, take });
+/// Calls `take` with the lengths and checksums of the blocks of these lengths, the last of which may be shorter.
+fn each_sum(bytes: &[u8], lengths: impl Iterator<Item = usize>, take: impl FnMut(usize, u32)) {
+    dispatch(Summing { bytes, lengths, take });
 }
 
 /// The loop of [`each_sum`].
-struct Summing<'a, Take> {
-    blocks: &'a [u8],
+struct Summing<'a, Lengths, Take> {
+    bytes: &'a [u8],
+    lengths: Lengths,
     take: Take,
 }
 
-impl<Take: FnMut(u32)> Kernel for Summing<'_, Take> {
+impl<Lengths: Iterator<Item = usize>, Take: FnMut(usize, u32)> Kernel for Summing<'_, Lengths, Take> {
     #[inline(always)]
     fn run(mut self) {
-        for block in self.blocks.chunks_exact(BLOCK) {
-            (self.take)(sum(block));
+        while !self.bytes.is_empty() {
+            let Some(length) = self.lengths.next() else {
+                return;
+            };
+            let (block, rest) = self.bytes.split_at(length.min(self.bytes.len()));
+            (self.take)(block.len(), sum(block));
+            self.bytes = rest;
         }
     }
 }
@@ -80,20 +157,101 @@ impl<Take: FnMut(u32)> Kernel for Summing<'_, Take> {
 /// instructions have.
 #[inline(always)]
 fn sum(block: &[u8]) -> u32 {
-    const FACTOR: u64 = 0xffff_feb8;
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut sums: [u64; 16] = std::array::from_fn(|lane| lane as u64 + 1);
-    let (words, _) = block.as_chunks::<8>();
-    let (rows, _) = words.as_chunks::<16>();
+    let mut sums: [u64; ROW / 8] = std::array::from_fn(|lane| lane as u64 + 1);
+    let (rows, rest) = block.as_chunks::<ROW>();
     for row in rows {
-        for (sum, word) in sums.iter_mut().zip(row) {
-            let mixed = *sum ^ u64::from_le_bytes(*word);
-            *sum = (mixed & u64::from(u32::MAX)) * FACTOR + (mixed >> 32);
+        mix(&mut sums, row);
+    }
+    if !rest.is_empty() {
+        let mut row = [0; ROW];
+        row[..rest.len()].copy_from_slice(rest);
+        mix(&mut sums, &row);
+    }
+    // Products of different sums with odd factors are different.
+    let products = sums
+        .iter()
+        .zip(0..)
+        .map(|(sum, lane)| sum.wrapping_mul(ODD.wrapping_mul(2 * lane + 1)));
+    finalised(products.fold(0, u64::wrapping_add)) as u32
+}
+
+/// Mixes a row of words into the sums.
+#[inline(always)]
+fn mix(sums: &mut [u64; ROW / 8], row: &[u8; ROW]) {
+    const FACTOR: u64 = 0xffff_feb8;
+    let (words, _) = row.as_chunks::<8>();
+    for (sum, word) in sums.iter_mut().zip(words) {
+        let mixed = *sum ^ u64::from_le_bytes(*word);
+        *sum = (mixed & u64::from(u32::MAX)) * FACTOR + (mixed >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks are found at every byte, lie one behind the other, and begin where pieces begin that are long enough.
+    #[test]
+    fn blocks_begin_with_pieces() {
+        let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at * 7 % 251) as u8).collect();
+        let lengths = [
+            LEAST,
+            3,
+            3,
+            0,
+            MOST,
+            MOST + 1,
+            10,
+            LEAST - 1,
+            LEAST - 1,
+            1,
+            100_000,
+            5,
+            900,
+            2,
+        ];
+        let (mut sums, mut starts) = (Sums::default(), vec![0]);
+        for length in lengths {
+            let start = starts[starts.len() - 1];
+            sums.append(&bytes[start..start + length]);
+            starts.push(start + length);
+        }
+        let all = starts[lengths.len()];
+        let mut next = 0;
+        for offset in 0..all as u64 {
+            let block = sums.block(offset);
+            assert!(block.start <= offset && offset < block.end && block.end - block.start <= MOST as u64);
+            if offset == next {
+                assert_eq!(block.start, next);
+                next = block.end;
+                let of = block.start as usize..block.end as usize;
+                assert!(sums.match_blocks(block, &bytes[of.clone()]));
+                assert!(sums.match_blocks(block, &bytes[of.start..all]));
+                let mut other = bytes[of].to_vec();
+                *other.last_mut().unwrap() ^= 0x80;
+                assert!(!sums.match_blocks(block, &other));
+            }
+        }
+        for (start, length) in starts.iter().zip(lengths) {
+            if length >= LEAST {
+                assert_eq!(sums.block(*start as u64).start, *start as u64);
+            }
+        }
+        assert!(sums.bytes() < 2 * 6 * all / LEAST + MOST, "{}", sums.bytes());
+    }
+
+    /// Every bit counts, in blocks of all lengths.
+    #[test]
+    fn every_bit_changes_the_sum() {
+        for length in [1, 7, 8, 127, 128, 129, 1000] {
+            let mut block: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let before = sum(&block);
+            for bit in 0..8 * length {
+                block[bit / 8] ^= 1 << (bit % 8);
+                assert_ne!(sum(&block), before, "bit {bit} of {length} bytes");
+                block[bit / 8] ^= 1 << (bit % 8);
+            }
         }
     }
-    // Products carry changes upwards only. The rotation lets changes of the highest bits reach all others.
-    let all = sums
-        .iter()
-        .fold(0, |all: u64, sum| (all ^ sum).wrapping_mul(ODD).rotate_left(32));
-    finalised(all) as u32
 }

@@ -158,8 +158,9 @@ impl PartitionedBytes {
     /// Moves lengths and values to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
         self.lengths.spill(size_of::<u32>(), file)?;
-        let bytes = self.starts[HASH_PARTITIONS] as usize;
-        self.storage.spill(bytes, file)
+        let starts = self.starts.windows(2);
+        self.storage
+            .spill(starts.map(|pair| (pair[1] - pair[0]) as usize), file)
     }
 
     /// Appends the lengths and the bytes of the values of a hash partition. `file` is the file that they were spilled

@@ -77,10 +77,15 @@ impl Storage {
         Ok(())
     }
 
-    /// Moves the first `bytes` bytes, which are all that was written, to the end of `file`.
-    pub(super) fn spill(&mut self, bytes: usize, file: &mut SpillFile) -> Result<()> {
+    /// Moves the first bytes, which are all that was written, to the end of `file`: as many as the hash partitions have, one after the other.
+    pub(super) fn spill(
+        &mut self,
+        partitions: impl Iterator<Item = usize> + Clone,
+        file: &mut SpillFile,
+    ) -> Result<()> {
         if let Storage::Memory(pages) = self {
-            let offset = file.append(&pages.words()[..bytes])?;
+            let bytes: usize = partitions.clone().sum();
+            let offset = file.append_pieces(&pages.words()[..bytes], partitions)?;
             *self = Storage::Disk(offset);
         }
         Ok(())
@@ -134,7 +139,9 @@ impl Partitioned {
 
     /// Moves the values, of `size` bytes each, to the end of `file`.
     pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
-        self.storage.spill(self.starts.rows() * size, file)
+        let starts = self.starts.offsets().windows(2);
+        self.storage
+            .spill(starts.map(|pair| (pair[1] - pair[0]) as usize * size), file)
     }
 
     /// Number of values in a hash partition.
