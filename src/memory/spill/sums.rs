@@ -80,7 +80,7 @@ impl Sums {
     /// Adds blocks of `each` bytes.
     fn add(&mut self, bytes: &[u8], each: usize) {
         each_sum(bytes, std::iter::repeat(each), |length, sum| {
-            if self.sums.len() % STRIDE == 0 {
+            if self.sums.len().is_multiple_of(STRIDE) {
                 self.marks.push(self.end);
             }
             self.sums.push(sum);
