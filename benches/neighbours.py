@@ -31,6 +31,9 @@ CALLS = [
     ("100 bins of one width", f"histogram({X}, 100, 'equi-width')", None),
     ("mode", f"mode({X})", f"mode({X})"),
     ("top 10 values", f"top_values({X}, 10)", None),
+    ("count(DISTINCT), DataFusion's", f"count(DISTINCT {X})", f"count(DISTINCT {X})"),
+    ("count_distinct_exact", f"count_distinct_exact({X})", f"count(DISTINCT {X})"),
+    ("count_distinct_exact of integers", "count_distinct_exact(uniform_i64)", "count(DISTINCT uniform_i64)"),
     ("mode of few values", "mode(g1000)", "mode(g1000)"),
 ]
 PEER = """

@@ -62,6 +62,12 @@ impl SessionLimits {
             let rows = batch_rows(limit, config.target_partitions(), WIDE_ROW_BYTES);
             config = config.with_batch_size(rows);
         }
+        if let Some(limit) = self.memory
+            && std::env::var_os("DATAFUSION_EXECUTION_SORT_SPILL_RESERVATION_BYTES").is_none()
+        {
+            let bytes = sort_reserve(limit, config.target_partitions());
+            config = config.with_sort_spill_reservation_bytes(bytes);
+        }
         Ok(config)
     }
 
@@ -91,6 +97,12 @@ pub(crate) fn batch_rows(limit: usize, partitions: usize, row_bytes: usize) -> u
     rows.clamp(*BATCH_ROWS.start(), *BATCH_ROWS.end())
 }
 
+/// Bytes that each sort of DataFusion's reserves to merge what it has spilled, where queries may hold `limit` bytes: its default, or an
+/// eighth of the limit for the sorts of all partitions. With the default alone a sort of ten rows fails where 10 MB are too much.
+fn sort_reserve(limit: usize, partitions: usize) -> usize {
+    (limit / 8 / partitions.max(1)).min(10 << 20)
+}
+
 /// Makes the folder if it is missing and proves that files can be written in it, so that a mistake shows at
 /// once and not in the middle of a long query.
 fn check_writable(folder: &Path) -> Result<()> {
@@ -106,6 +118,23 @@ fn check_writable(folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sorts_of_all_partitions_reserve_a_part_of_the_limit() {
+        assert_eq!(sort_reserve(8 << 20, 4), 256 << 10);
+        assert_eq!(sort_reserve(2 << 30, 16), 10 << 20);
+        let of = |memory| {
+            let limits = SessionLimits {
+                memory,
+                partitions: NonZeroUsize::new(2),
+                spill_dir: None,
+            };
+            let config = limits.config().unwrap();
+            config.options().execution.sort_spill_reservation_bytes
+        };
+        assert_eq!(of(Some(16 << 20)), 1 << 20);
+        assert_eq!(of(None), 10 << 20);
+    }
 
     #[test]
     fn batches_of_all_partitions_are_small_beside_the_limit() {

@@ -11,7 +11,7 @@ use crate::key::{Key, KeyBits};
 
 /// The version of all bytes that machines send each other: plans, and the rows between their stages. Bytes of another
 /// version are refused, so the version is raised with every change of any of them.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 
 /// The bytes of a row behind their version.
 ///

@@ -80,14 +80,29 @@ pub(crate) fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
         .map_err(|_| "expected a whole number of at least 1".to_string())
 }
 
+/// Parses a number of partitions.
+///
+/// # Errors
+/// A message that says what is allowed.
+pub(crate) fn parse_partitions(text: &str) -> Result<NonZeroUsize, String> {
+    let count = parse_count(text)
+        .ok()
+        .filter(|count| count.get() <= MOST_PARTITIONS);
+    count.ok_or_else(|| format!("expected a whole number from 1 to {MOST_PARTITIONS}"))
+}
+
+/// Most partitions: each has buffers of its own.
+const MOST_PARTITIONS: usize = 1 << 16;
+
 /// Parses a TPC-H scale factor: 1 is about a gigabyte of text, 6 million rows of lineitem.
 ///
 /// # Errors
 /// A message that says what is allowed.
 pub(crate) fn parse_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(scale) if scale > 0.0 && scale <= 100_000.0 => Ok(scale),
-        _ => Err("expected a scale factor above 0 and up to 100000, such as 0.1 or 10".to_string()),
+        // Below it, some tables have no rows.
+        Ok(scale) if (0.0001..=100_000.0).contains(&scale) => Ok(scale),
+        _ => Err("expected a scale factor from 0.0001 to 100000, such as 0.1 or 10".to_string()),
     }
 }
 

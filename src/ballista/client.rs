@@ -138,25 +138,77 @@ pub fn is_worth_another_try(error: &DataFusionError) -> bool {
         .any(|failure| text.contains(failure))
 }
 
-/// The error with a hint, if it means that the cluster is not set up for this crate; else the error unchanged.
+/// Errors of a cluster: pieces that such an error has, and what it means and what to do instead.
+const HINTS: [(&[&str], &str); 8] = [
+    (
+        &["rejected by executor"],
+        "an executor may not know this crate's operators: start executors with 'dfq executor' of the same version; or the statement has what \
+         Ballista 55 does not send to executors: WITH RECURSIVE, range(), or a table in memory. Write such rows to a file first",
+    ),
+    (&["Error during planning: Invalid function"], UNKNOWN_FUNCTIONS),
+    (&["There is no UDF named"], UNKNOWN_FUNCTIONS),
+    (&["There is no UDAF named"], UNKNOWN_FUNCTIONS),
+    (
+        &["PlanParsingFailure", "No field named", "Did you mean '\\\""],
+        "Ballista 55 takes a name with a dot, of a table or an alias, for a schema and a table: write another alias behind it",
+    ),
+    (
+        &["PlanParsingFailure", "No field named"],
+        "Ballista 55 loses the columns of what the optimizer finds to be empty, such as the rows of WHERE false: leave that part of the \
+         statement out",
+    ),
+    (&["RowConverter column schema mismatch"], DICTIONARIES),
+    (&["column types must match schema types"], DICTIONARIES),
+];
+
+const UNKNOWN_FUNCTIONS: &str =
+    "the scheduler may not know this crate's functions: start it with 'dfq scheduler' of the same version";
+
+const DICTIONARIES: &str = "columns of dictionaries may end so with adaptive planning: SET ballista.planner.adaptive.enabled = false";
+
+/// The error with a hint, if it is one that a cluster is known to give; else the error unchanged.
 pub fn explained(error: DataFusionError) -> DataFusionError {
     let text = error.to_string();
-    let hint = if text.contains("rejected by executor") {
-        "an executor may not know this crate's operators: start executors with 'dfq executor' of the same version"
-    } else if text.contains("Error during planning: Invalid function")
-        || text.contains("There is no UDF named")
-        || text.contains("There is no UDAF named")
-    {
-        "the scheduler may not know this crate's functions: start it with 'dfq scheduler' of the same version"
-    } else {
-        return error;
-    };
-    exec_datafusion_err!("{} ({hint})", error.strip_backtrace())
+    let is_it = |pieces: &[&str]| pieces.iter().all(|piece| text.contains(piece));
+    match HINTS.iter().find(|(pieces, _)| is_it(pieces)) {
+        Some((_, hint)) => exec_datafusion_err!("{} ({hint})", error.strip_backtrace()),
+        None => error,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_a_cluster_say_what_to_do() {
+        let hint = |text: &str| explained(exec_datafusion_err!("{text}")).strip_backtrace();
+        for (error, expected) in [
+            (
+                "stage 1 was rejected by executor x: no codec",
+                "a table in memory",
+            ),
+            ("PlanParsingFailure: No field named b.", "WHERE false"),
+            (
+                "PlanParsingFailure: No field named a.b.x. Did you mean '\\\"a.b\\\".x'?",
+                "another alias",
+            ),
+            (
+                "RowConverter column schema mismatch, expected Utf8",
+                "adaptive.enabled = false",
+            ),
+            (
+                "Error during planning: Invalid function 'exact_quantiles'",
+                "'dfq scheduler'",
+            ),
+        ] {
+            let shown = hint(error);
+            assert!(shown.contains(error) && shown.contains(expected), "{shown}");
+        }
+        for other in ["divide by zero", "Schema error: No field named b."] {
+            assert_eq!(hint(other), format!("Execution error: {other}"));
+        }
+    }
 
     #[test]
     fn what_strangers_are_told_is_known() {

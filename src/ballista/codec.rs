@@ -204,7 +204,7 @@ mod tests {
     use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
 
     use super::*;
-    use crate::exec::{BoundaryExec, BranchExec, GiveWayExec};
+    use crate::exec::{BoundaryExec, BoundaryWork, BranchExec, BuildSideExec, GiveWayExec};
     use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
     pub(super) async fn planned(sql: &str) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
@@ -293,11 +293,15 @@ mod tests {
         let (input, context) = planned("SELECT * FROM t").await;
         let key: Arc<dyn PhysicalExpr> = Arc::new(Column::new("city", 1));
         let branch: Arc<dyn ExecutionPlan> = Arc::new(BranchExec::try_new(Arc::clone(&input)).unwrap());
+        let boundary = |required| Arc::new(BoundaryExec::try_new(Arc::clone(&input), required).unwrap()) as _;
         for node in [
             branch,
-            Arc::new(BoundaryExec::try_new(Arc::clone(&input), vec![key]).unwrap()),
-            Arc::new(BoundaryExec::try_new(Arc::clone(&input), Vec::new()).unwrap()),
+            boundary(BoundaryWork::ByKey(vec![key])),
+            boundary(BoundaryWork::AsTheyCome),
+            boundary(BoundaryWork::OnePartition),
             Arc::new(GiveWayExec::try_new(Arc::clone(&input)).unwrap()),
+            Arc::new(BuildSideExec::try_new(Arc::clone(&input), true).unwrap()),
+            Arc::new(BuildSideExec::try_new(Arc::clone(&input), false).unwrap()),
         ] {
             let mut bytes = Vec::new();
             codec

@@ -59,7 +59,7 @@ impl QuantilesCall {
         })
     }
 
-    /// The call, whose answer has this form. The argument's type must have keys.
+    /// The call, whose answer has this form. The argument's type must have keys, unless the form is a count.
     pub(crate) fn in_form(mut self, form: AnswerForm) -> Self {
         self.form = form;
         self
@@ -111,6 +111,7 @@ impl Display for QuantilesCall {
                 write!(f, "{}({}, {bins})", ShapeName::Histogram, self.argument)?;
             }
             AnswerForm::Fences => write!(f, "{}({})", ShapeName::Fences, self.argument)?,
+            AnswerForm::Count => write!(f, "{}({})", ShapeName::CountDistinct, self.argument)?,
         }
         fmt_filter(&self.filter, f)
     }

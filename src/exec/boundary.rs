@@ -94,29 +94,34 @@ fn as_they_come(input: &Arc<dyn ExecutionPlan>, partitioning: Partitioning) -> A
 
 /// Passes rows on unchanged, in no known order. No optimizer rule moves a sort, a limit or an exchange across it.
 ///
-/// With keys, the operator requires that rows of equal keys are in one partition, and declares that its output is so. An input of no
-/// rows satisfies this whatever its partitions are. Otherwise an engine that plans again after each stage, and replaces an input
-/// without rows by an empty relation, would add an exchange below an operator that requires rows by key, again and again.
+/// The operator requires of the partitions of its input what [`BoundaryWork`] says, and declares that its output is so.
 pub type BoundaryExec = Operator<BoundaryWork>;
 
-/// Work of a [`BoundaryExec`]: passes rows on, and declares that rows of equal keys are in one partition.
+/// Work of a [`BoundaryExec`]: what the operator requires of the partitions of its input, whose rows it passes on.
 #[derive(Debug)]
-pub struct BoundaryWork {
-    keys: Vec<Arc<dyn PhysicalExpr>>,
+pub enum BoundaryWork {
+    /// Any number of partitions, with any rows.
+    AsTheyCome,
+    /// One partition.
+    OnePartition,
+    /// Rows of equal keys are in one partition. An input of no rows satisfies this whatever its partitions are. Otherwise an engine that
+    /// plans again after each stage, and replaces an input without rows by an empty relation, would add an exchange below an operator
+    /// that requires rows by key, again and again.
+    ByKey(Vec<Arc<dyn PhysicalExpr>>),
 }
 
 impl BoundaryExec {
-    /// A boundary over `input`. Without keys, nothing is required of the input's partitions.
+    /// A boundary over `input`, of whose partitions `required` is required.
     ///
     /// # Errors
     /// None but internal ones.
-    pub fn try_new(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Result<Self> {
-        Self::over(BoundaryWork { keys }, vec![input])
+    pub fn try_new(input: Arc<dyn ExecutionPlan>, required: BoundaryWork) -> Result<Self> {
+        Self::over(required, vec![input])
     }
 
-    /// The keys by which rows are partitioned; empty if nothing is required of partitions.
-    pub(crate) fn keys(&self) -> &[Arc<dyn PhysicalExpr>] {
-        &self.work().keys
+    /// The requirement that the operator has of the partitions of its input.
+    pub(crate) fn required(&self) -> &BoundaryWork {
+        self.work()
     }
 }
 
@@ -127,31 +132,33 @@ impl Work for BoundaryWork {
 
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
         let partitioning = inputs[0].output_partitioning();
-        let partitioning = if self.keys.is_empty() {
-            partitioning.clone()
-        } else {
-            Partitioning::Hash(self.keys.clone(), partitioning.partition_count())
+        let partitioning = match self {
+            Self::AsTheyCome | Self::OnePartition => partitioning.clone(),
+            Self::ByKey(keys) => Partitioning::Hash(keys.clone(), partitioning.partition_count()),
         };
         Ok(as_they_come(&inputs[0], partitioning))
     }
 
     fn details(&self) -> String {
-        if self.keys.is_empty() {
-            String::new()
-        } else {
-            format!("keys=[{}]", comma_separated(self.keys.iter()))
+        match self {
+            Self::AsTheyCome => String::new(),
+            Self::OnePartition => "partitions=1".to_owned(),
+            Self::ByKey(keys) => format!("keys=[{}]", comma_separated(keys.iter())),
         }
     }
 
     fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
-        self.keys.clone()
+        match self {
+            Self::AsTheyCome | Self::OnePartition => Vec::new(),
+            Self::ByKey(keys) => keys.clone(),
+        }
     }
 
     fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
-        vec![if self.keys.is_empty() {
-            Distribution::UnspecifiedDistribution
-        } else {
-            by_key(&inputs[0], self.keys.clone())
+        vec![match self {
+            Self::AsTheyCome => Distribution::UnspecifiedDistribution,
+            Self::OnePartition => Distribution::SinglePartition,
+            Self::ByKey(keys) => by_key(&inputs[0], keys.clone()),
         }]
     }
 

@@ -14,6 +14,7 @@
 mod aggregate;
 #[cfg(feature = "ballista")]
 mod boundary;
+mod build_side;
 mod collected;
 #[cfg(feature = "cuda")]
 mod device_shards;
@@ -62,7 +63,8 @@ pub(crate) mod wire;
 
 pub(crate) use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
-pub use boundary::{BoundaryExec, BranchExec};
+pub use boundary::{BoundaryExec, BoundaryWork, BranchExec};
+pub use build_side::BuildSideExec;
 pub(crate) use files::{file_scan, stored_bytes, with_file_scans};
 pub use give_way::GiveWayExec;
 pub use grouped::GroupedQuantilesExec;

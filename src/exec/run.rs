@@ -26,7 +26,7 @@ use crate::key::KeySpec;
 use crate::quantile::{AnswerForm, AnswerSpec, TypedAnswerSpec};
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
-use crate::threads::PartitionTasks;
+use crate::threads::partitions_in_order;
 
 /// The order statistics of a column.
 pub(super) enum Solved {
@@ -134,7 +134,7 @@ impl QuantilesExecution {
             }
             _ => None,
         };
-        let mut tasks = PartitionTasks::new();
+        let mut scans = Vec::with_capacity(streams.len());
         for (partition, stream) in streams.into_iter().enumerate() {
             let columns = self.aggregates.columns.iter().zip(while_reading);
             let collected = columns.map(|(column, reading)| {
@@ -155,9 +155,9 @@ impl QuantilesExecution {
                 Some(devices) => scan.onto_device(devices, partition, &self.selection.memory)?,
                 None => scan,
             };
-            tasks.spawn(partition, scan.read(stream));
+            scans.push(scan.read(stream));
         }
-        tasks.in_order().await
+        partitions_in_order(scans).await
     }
 
     fn record_held(&self, columns: &[Vec<CollectedColumn>]) {
@@ -259,6 +259,7 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
         (AnswerSpec::Keys(column), Solved::Keys(solution)) => {
             match call.form() {
                 AnswerForm::Values => {}
+                AnswerForm::Count => return Ok(count(solution.n)),
                 AnswerForm::Bins => return bins(column, solution),
                 AnswerForm::Fences => return fences(column.spec(), solution),
             }
@@ -271,12 +272,20 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
             }
             column.row(answers, solution.n)
         }
+        (AnswerSpec::Bytes(_), Solved::Bytes(solution)) if call.form() == AnswerForm::Count => {
+            Ok(count(solution.n))
+        }
         (AnswerSpec::Bytes(column), Solved::Bytes(solution)) => {
             let answers = solution.answers(column.quantile_spec(), column.spec())?;
             column.row(answers, solution.n)
         }
         _ => internal_err!("{call} was answered by another column"),
     }
+}
+
+/// A number of values as an answer.
+fn count(n: u64) -> ScalarValue {
+    ScalarValue::Int64(Some(n as i64))
 }
 
 /// The bins between the values of a call's quantiles, of which the first one is 0.

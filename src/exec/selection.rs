@@ -160,7 +160,8 @@ impl SelectionContext {
             width: Width::W128,
             distinct: false,
             bytes_per_thread: reading.max().unwrap_or(0) + ByteStringSelection::THREAD_BYTES,
-            free_bytes_per_thread: ByteStringSelection::SHARD_BYTES,
+            // Of a shard of keys, or of a list of distinct values.
+            free_bytes_per_thread: ByteStringSelection::SHARD_BYTES.max(ByteStrings::BEGINNING_BYTES),
         };
         let (columns, plan, own) = self.take(columns, column, need).await?;
         let (mut spec, mut values) = (None, Vec::new());

@@ -28,7 +28,7 @@ use crate::cells::Cells;
 use crate::kernel::cpu::scan_answer::{ScanAnswer, Seen, scan_answer};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyVec, Width};
-use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory};
+use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory, is_exhausted};
 use crate::quantile::fences::{FencePair, quartile_ranks};
 use crate::select::below::{KnownBelow, count_below};
 use crate::select::candidates::Candidates;
@@ -38,7 +38,7 @@ use crate::select::while_reading::{
     Derived, FEW_RANKS, LEAST_ROWS, LEAST_SAMPLE, SAMPLE, WhileReading, runs,
 };
 use crate::select::{Shards, Solution, Strategy, Wanted, solve_by, wanted_ranks};
-use crate::threads::{PartitionTasks, Stop, ThreadPool};
+use crate::threads::{Stop, ThreadPool, partitions_in_order};
 
 /// The share of the values, as a divisor, that may have to be read by what is known of them, so that no sample is taken.
 const MOST_READ_SHARE: u64 = 8;
@@ -135,7 +135,12 @@ impl WhileReadingContext<'_> {
             let columns = self.columns.iter().copied();
             let columns: Vec<usize> = columns.filter(|column| self.is_worth_a_sample(*column)).collect();
             if !columns.is_empty() {
-                for (column, sampled) in columns.iter().zip(self.sample(&columns).await?) {
+                let sampled = match self.sample(&columns).await {
+                    // Without memory for a sample, values are kept, and go to disk.
+                    Err(error) if is_exhausted(&error) => return Ok(planned),
+                    sampled => sampled?,
+                };
+                for (column, sampled) in columns.iter().zip(sampled) {
                     planned[*column] = self.plan_column(*column, sampled, most)?;
                 }
             }
@@ -309,25 +314,25 @@ impl WhileReadingContext<'_> {
         let widths = columns
             .iter()
             .map(|column| self.aggregates.columns[*column].spec.width());
-        let (widths, mut tasks) = (widths.collect::<Vec<Width>>(), PartitionTasks::new());
-        for (partition, stream) in input.read_rows(&runs)?.into_iter().enumerate() {
+        let widths = widths.collect::<Vec<Width>>();
+        let reads = input.read_rows(&runs)?.into_iter().map(|stream| {
             let collected = columns.iter().map(|column| {
                 let column = &self.aggregates.columns[*column];
                 Ok((column.clone(), self.selection.open(column)?))
             });
             let scan = self.without_plain(collected.collect::<Result<_>>()?, Count::new())?;
             let widths = widths.clone();
-            let sorted = async move {
+            Ok(async move {
                 let scan = scan.read(stream).await?;
                 let sorted = scan.collected.into_iter().zip(widths);
                 sorted
                     .map(|(keys, width)| sorted_keys(keys, width))
                     .collect::<Result<Vec<_>>>()
-            };
-            tasks.spawn(partition, sorted);
-        }
+            })
+        });
+        let reads = reads.collect::<Result<_>>()?;
         let mut keys: Vec<KeyVec> = widths.into_iter().map(KeyVec::new).collect();
-        for sorted in tasks.in_order().await? {
+        for sorted in partitions_in_order(reads).await? {
             keys.iter_mut()
                 .zip(sorted)
                 .try_for_each(|(all, own)| all.append(own))?;
@@ -488,26 +493,19 @@ impl Reads<'_> {
     async fn read(&mut self, request: &Request) -> Result<Reply> {
         self.leases.clear();
         self.context.metrics.read_again();
-        let mut tasks = PartitionTasks::new();
         let reading = self.reading.leaving_out(request, self.context.metrics);
         let streams = match &reading {
             Some(reading) => self.context.input.read_rows(&reading.rows)?,
             None => self.context.input.read()?,
         };
-        for (partition, stream) in streams.into_iter().enumerate() {
+        let scans = streams.into_iter().map(|stream| {
             let memory = &self.reading.memory;
             let answer = scan_answer(&self.column.spec, request, self.counted.as_ref(), memory)?;
             let collected = vec![(self.column.clone(), CollectedColumn::Answered(answer))];
-            tasks.spawn(
-                partition,
-                self.context.without_plain(collected, Count::new())?.read(stream),
-            );
-        }
-        let answers = tasks
-            .in_order()
-            .await?
-            .into_iter()
-            .flat_map(|scan| scan.collected);
+            Ok(self.context.without_plain(collected, Count::new())?.read(stream))
+        });
+        let scans = partitions_in_order(scans.collect::<Result<_>>()?).await?;
+        let answers = scans.into_iter().flat_map(|scan| scan.collected);
         let (seen, replies, leases) = finished(answers.collect())?;
         let seen = counted(seen, reading.as_ref());
         let reply = merged(replies, reading.as_ref())?;

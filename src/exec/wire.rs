@@ -5,8 +5,9 @@
 //! best rows of groups:  GROUPED_TOPK | step | k | numbering | groups | order | output | schema
 //! order:                expression | descending | nulls first, of each
 //! branch of a union:    BRANCH
-//! boundary:             BOUNDARY | keys
+//! boundary:             BOUNDARY | gathers | keys
 //! pauses of a join:     GIVE_WAY
+//! first side of a join: BUILD_SIDE   | whether it may be read twice
 //! ```
 //! The schema is that of the answer, without the column of row numbers that a partial step adds. Expressions are written by the codec
 //! of the plan that the operator is part of.
@@ -21,8 +22,8 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::staged::wire::{put_schema, read_schema};
 use super::{
-    Answer, BoundaryExec, BranchExec, GiveWayExec, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy,
-    SortLimitExec, TopKSpec,
+    Answer, BoundaryExec, BoundaryWork, BranchExec, BuildSideExec, GiveWayExec, GroupedTopKExec, Mode,
+    Numbering, OutputColumn, SortBy, SortLimitExec, TopKSpec,
 };
 use crate::key::SortColumn;
 use crate::wire::{Reader, put};
@@ -33,6 +34,12 @@ const GROUPED_TOPK: u8 = 65;
 const BRANCH: u8 = 66;
 const BOUNDARY: u8 = 67;
 const GIVE_WAY: u8 = 68;
+const BUILD_SIDE: u8 = 69;
+
+/// What a boundary requires of the partitions of its input.
+const AS_THEY_COME: u8 = 0;
+const ONE_PARTITION: u8 = 1;
+const BY_KEY: u8 = 2;
 
 /// Codec of physical expressions.
 pub(crate) trait ExprCodec {
@@ -62,9 +69,18 @@ pub(crate) fn put_operator(
         out.push(BRANCH);
     } else if plan.is::<GiveWayExec>() {
         out.push(GIVE_WAY);
+    } else if let Some(side) = plan.downcast_ref::<BuildSideExec>() {
+        out.extend([BUILD_SIDE, u8::from(side.spills())]);
     } else if let Some(boundary) = plan.downcast_ref::<BoundaryExec>() {
         out.push(BOUNDARY);
-        put_list(boundary.keys(), out, |key, out| put_expr(key, out, exprs))?;
+        match boundary.required() {
+            BoundaryWork::AsTheyCome => out.push(AS_THEY_COME),
+            BoundaryWork::OnePartition => out.push(ONE_PARTITION),
+            BoundaryWork::ByKey(keys) => {
+                out.push(BY_KEY);
+                put_list(keys, out, |key, out| put_expr(key, out, exprs))?;
+            }
+        }
     } else if let Some((by, k, mode)) = plan.downcast_ref::<SortLimitExec>().and_then(SortLimitExec::sent) {
         out.push(SORT_LIMIT);
         put_step(mode, k, out);
@@ -145,12 +161,16 @@ pub(crate) fn read_operator(
     exprs: &dyn ExprCodec,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let kind = match input.peek() {
-        Some(kind @ (SORT_LIMIT | GROUPED_TOPK | BRANCH | BOUNDARY | GIVE_WAY)) => kind,
+        Some(kind @ (SORT_LIMIT | GROUPED_TOPK | BRANCH | BOUNDARY | GIVE_WAY | BUILD_SIDE)) => kind,
         _ => return Ok(None),
     };
     input.byte("kind of node")?;
     Ok(Some(match (kind, inputs) {
         (GIVE_WAY, [child]) => Arc::new(GiveWayExec::try_new(Arc::clone(child))?),
+        (BUILD_SIDE, [child]) => {
+            let may_spill = input.flag("may_spill")?;
+            Arc::new(BuildSideExec::try_new(Arc::clone(child), may_spill)?)
+        }
         (BRANCH, [branch, slots]) => Arc::new(BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?),
         (SORT_LIMIT | GROUPED_TOPK | BOUNDARY, [child]) => {
             let reader = OperatorReader {
@@ -161,7 +181,15 @@ pub(crate) fn read_operator(
             match kind {
                 SORT_LIMIT => Arc::new(reader.sort_limit(input, child)?),
                 GROUPED_TOPK => Arc::new(reader.grouped_topk(input, child)?),
-                _ => Arc::new(BoundaryExec::try_new(child, reader.exprs(input, "keys")?)?),
+                _ => {
+                    let required = match input.byte("requirement")? {
+                        AS_THEY_COME => BoundaryWork::AsTheyCome,
+                        ONE_PARTITION => BoundaryWork::OnePartition,
+                        BY_KEY => BoundaryWork::ByKey(reader.exprs(input, "keys")?),
+                        other => return input.damaged(format!("requirement {other}")),
+                    };
+                    Arc::new(BoundaryExec::try_new(child, required)?)
+                }
             }
         }
         _ => return input.damaged(format!("operator of {} inputs", inputs.len())),

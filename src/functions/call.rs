@@ -8,6 +8,7 @@ use datafusion::arrow::datatypes::Schema;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{ColumnarValue, Expr};
@@ -16,6 +17,17 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use super::FunctionName;
 use crate::quantile::Quantiles;
+
+/// Checks that a call has no order, which would mean nothing.
+///
+/// # Errors
+/// A planning error that names the order.
+pub(super) fn no_order(name: impl Display, order_by: &[Sort]) -> Result<()> {
+    match order_by {
+        [] => Ok(()),
+        [order, ..] => plan_err!("{name} takes no order but its own: remove ORDER BY {order}"),
+    }
+}
 
 /// The second argument of a call, the quantiles, as far as a logical plan tells.
 pub(crate) enum QuantileArgument {

@@ -12,6 +12,7 @@ use datafusion::logical_expr::planner::{
 };
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit};
 
+use super::call::no_order;
 use super::clickhouse::{MedianExact, without_nan};
 use super::gk::{GkFunction, check_arguments};
 use super::iqr::{Iqr, quartiles};
@@ -142,6 +143,7 @@ impl Written<'_> {
         } else if let Some(function) = ExactQuantiles::of(written) {
             plan_call(function, args, descending, self.is_distinct, nulls)?
         } else if let Some(median) = MedianExact::of(written) {
+            no_order(written.name(), order)?;
             let function = variant(median.function(), median.function().methods()[0], false);
             let args = median.arguments(args)?;
             return Written {
@@ -277,6 +279,7 @@ fn plan_percentile_cont(args: &[Expr], descending: Option<bool>) -> Result<(Arc<
 
 /// Plans `iqr` as the difference of two quantiles, which share the column and its scan.
 fn plan_iqr(raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
+    no_order(Iqr::NAME, &raw.order_by)?;
     let method = iqr_method(&raw.args, raw.distinct, raw.null_treatment)?;
     let [upper, lower] = quartiles(&raw.args[0], method, raw.args.get(2), |func, args| {
         let filter = raw.filter.clone();

@@ -4,15 +4,22 @@
 //! iqr(x)  ->  exact_quantiles_linear(x, 0.75) - exact_quantiles_linear(x, 0.25)
 //! ```
 //! The name alone is a function: [`QuantilesExprPlanner`](super::QuantilesExprPlanner) plans each call as that difference, whose quantiles share
-//! the column and the scan with all others.
+//! the column and the scan with all others. Where decimals have all digits of their type, the distance may need one more: `widened` gives the
+//! quartiles a wider type.
 
 use std::sync::{Arc, LazyLock};
 
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{
+    DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION,
+    DataType,
+};
+use datafusion::common::utils::take_function_args;
 use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::function::AccumulatorArgs;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, Signature, Volatility, lit,
+    Accumulator, AggregateUDF, AggregateUDFImpl, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility, cast, lit,
 };
 
 use super::aggregate;
@@ -52,8 +59,83 @@ pub(super) fn quartiles(
 ) -> [Expr; 2] {
     [0.75, 0.25].map(|quantile| {
         let args = [x.clone(), lit(quantile)].into_iter().chain(weight.cloned());
-        call(aggregate(method, false), args.collect())
+        widened().call(vec![call(aggregate(method, false), args.collect())])
     })
+}
+
+/// The scalar function `widened(x)`: decimals with all digits of their type in the next wider type, with one digit more; all other values
+/// as they are.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Widened {
+    signature: Signature,
+}
+
+static WIDENED: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
+    Arc::new(ScalarUDF::from(Widened {
+        signature: Signature::any(1, Volatility::Immutable),
+    }))
+});
+
+/// The function `widened`, to register.
+pub(crate) fn widened() -> &'static Arc<ScalarUDF> {
+    &WIDENED
+}
+
+/// The type in which the difference of two values of type `x` has room.
+///
+/// # Errors
+/// A planning error for the widest decimals.
+fn with_room(x: &DataType) -> Result<DataType> {
+    Ok(match x {
+        DataType::Decimal32(DECIMAL32_MAX_PRECISION, scale) => {
+            DataType::Decimal64(DECIMAL32_MAX_PRECISION + 1, *scale)
+        }
+        DataType::Decimal64(DECIMAL64_MAX_PRECISION, scale) => {
+            DataType::Decimal128(DECIMAL64_MAX_PRECISION + 1, *scale)
+        }
+        DataType::Decimal128(DECIMAL128_MAX_PRECISION, scale) => {
+            DataType::Decimal256(DECIMAL128_MAX_PRECISION + 1, *scale)
+        }
+        DataType::Decimal256(DECIMAL256_MAX_PRECISION, _) => {
+            return plan_err!(
+                "{} of values of type {x}: their distance may have a digit more than any type; cast them to at most {} digits",
+                Iqr::NAME,
+                DECIMAL256_MAX_PRECISION - 1
+            );
+        }
+        other => other.clone(),
+    })
+}
+
+impl ScalarUDFImpl for Widened {
+    fn name(&self) -> &str {
+        "widened"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        let [x] = take_function_args(self.name(), arg_types)?;
+        with_room(x)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [x] = take_function_args(self.name(), args.args)?;
+        x.cast_to(args.return_field.data_type(), None)
+    }
+
+    /// Nothing is left of the call but a cast, where one is needed.
+    fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let [x] = take_function_args(self.name(), args)?;
+        let data_type = info.get_data_type(&x)?;
+        let wide = with_room(&data_type)?;
+        Ok(ExprSimplifyResult::Simplified(match wide == data_type {
+            true => x,
+            false => cast(x, wide),
+        }))
+    }
 }
 
 fn unplanned<T>() -> Result<T> {

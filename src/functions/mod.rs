@@ -68,7 +68,7 @@ pub(crate) use gk::GkFunction;
 #[cfg(any(feature = "ballista", test))]
 pub(crate) use guarded::DELIVERED_TWICE;
 pub(crate) use guarded::{Guarded, Merged, Numbers};
-pub(crate) use iqr::iqr_aggregate;
+pub(crate) use iqr::{iqr_aggregate, widened};
 pub(crate) use moving::MovingQuantiles;
 pub(crate) use moving::answers::answers_of_frames;
 pub(crate) use moving::call::MovingCall;
@@ -223,6 +223,17 @@ pub mod expr_fn {
     /// ```
     pub fn top_values(x: Expr, k: u64) -> Expr {
         call(shape(ShapeName::TopValues), vec![x, lit(k)])
+    }
+
+    /// The number of distinct values of `x`. NULLs are skipped.
+    ///
+    /// ```
+    /// # use datafusion::prelude::*;
+    /// # use datafusion_quantiles::functions::expr_fn::count_distinct_exact;
+    /// let riders = count_distinct_exact(col("rider")).alias("riders");
+    /// ```
+    pub fn count_distinct_exact(x: Expr) -> Expr {
+        call(shape(ShapeName::CountDistinct), vec![x])
     }
 
     /// The median of the absolute deviations of `x` from its median. NULLs are skipped.

@@ -18,11 +18,14 @@ use datafusion::logical_expr::{
     lit,
 };
 use datafusion::sql::sqlparser::ast::{
-    Expr as ParsedExpr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
-    Ident, ObjectName, OrderByExpr, Value,
+    Expr as ParsedExpr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList,
+    FunctionArguments, Ident, ObjectName, OrderByExpr, Value,
 };
 
+use super::FunctionName;
 use super::call::constant;
+use super::gk::GkName;
+use super::ranks::RankName;
 
 /// DataFusion's functions that take `WITHIN GROUP` without saying so, and at which argument their quantile is.
 const BUILT_IN: [(&str, usize); 3] = [
@@ -70,6 +73,34 @@ impl ScalarUDFImpl for WithinGroup {
 
     fn invoke_with_args(&self, _args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         exec_err!("{} has no value", Self::NAME)
+    }
+}
+
+/// Whether a function of this name takes `WITHIN GROUP`.
+fn is_ordered_set(name: &str) -> bool {
+    FunctionName::ALL
+        .iter()
+        .any(|function| function.as_str() == name || function.aliases().contains(&name))
+        || RankName::ALL.iter().any(|function| function.as_str() == name)
+        || GkName::ALL.iter().any(|function| function.as_str() == name)
+        || BUILT_IN.iter().any(|(function, _)| *function == name)
+}
+
+/// Makes `f(x, q) WITHIN GROUP (ORDER BY y)` of `f(x, q ORDER BY y)`, which is refused. DataFusion 55 puts y in the place of x, and tells nobody.
+pub(super) fn move_inline_order(call: &mut Function) {
+    let (name, FunctionArguments::List(list)) = (call.name.0.as_slice(), &mut call.args) else {
+        return;
+    };
+    let [name] = name else { return };
+    let name = name.as_ident().map(|name| name.value.to_ascii_lowercase());
+    if list.args.len() < 2 || !call.within_group.is_empty() || !name.is_some_and(|name| is_ordered_set(&name))
+    {
+        return;
+    }
+    let is_order = |clause: &FunctionArgumentClause| matches!(clause, FunctionArgumentClause::OrderBy(_));
+    let at = list.clauses.iter().position(is_order);
+    if let Some(FunctionArgumentClause::OrderBy(order)) = at.map(|at| list.clauses.remove(at)) {
+        call.within_group = order;
     }
 }
 

@@ -3,15 +3,17 @@
 //! A scan of 3e7 keys touches 240 MB of new memory. With small pages that is 60 000 page faults. With huge pages it is
 //! 120, but the system still has to clear them, which takes as long as a third of reading the data. So the pages of one
 //! query are kept for a second for the next one. This is done only where the memory pool has no limit, and so no say in
-//! what is held after a query. Elsewhere memory is given back at once.
+//! what is held after a query. Where it has one, an execution keeps a few pages for itself, on the account of the pool: rows that go to
+//! disk in many runs then need no new pages for each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use datafusion::common::{Result, resources_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use memmap2::MmapMut;
 use sysinfo::System;
 
@@ -23,6 +25,13 @@ const LEAST_KEPT_BYTES: usize = 512 << 10;
 /// The share of the machine's memory, as a divisor, that kept pages may take.
 const KEPT_MEMORY_SHARE: u64 = 8;
 
+/// The share of a memory limit, as a divisor, that the kept pages of an execution may take.
+const KEPT_LIMIT_SHARE: usize = 16;
+
+/// Sizes are rounded up to a multiple of about this fraction of themselves, as a divisor, so that pieces of nearly the same size can replace each
+/// other.
+const SIZE_STEPS: usize = 16;
+
 /// Time after which unused pages are given back.
 const KEEP_TIME: Duration = Duration::from_secs(1);
 
@@ -32,6 +41,25 @@ pub(crate) struct FreePages {
     kept: Mutex<KeptPages>,
     /// Most bytes that are kept.
     most_bytes: usize,
+    /// The part of a pool with a limit that is kept, if it has one.
+    limited: Option<LimitedPages>,
+}
+
+/// What an execution in a pool with a limit keeps.
+#[derive(Debug)]
+struct LimitedPages {
+    pool: Arc<dyn MemoryPool>,
+    /// The reservation for what is kept.
+    memory: MemoryReservation,
+    /// Nothing is kept where more bytes than these would be reserved then.
+    most_reserved: usize,
+}
+
+impl LimitedPages {
+    /// Reserves `bytes` bytes to keep, if that leaves enough to others.
+    fn reserve(&self, bytes: usize) -> bool {
+        self.pool.reserved() + bytes <= self.most_reserved && self.memory.try_grow(bytes).is_ok()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +70,8 @@ struct KeptPages {
     bytes: usize,
     /// Whether pages were taken or given since the sweeper thread looked last; `None` while no such thread runs.
     touched: Option<bool>,
+    /// Whether nothing is kept any more.
+    is_closed: bool,
 }
 
 /// The free pages of the whole process: pages differ only in size.
@@ -67,6 +97,53 @@ impl FreePages {
         Self {
             kept: Mutex::default(),
             most_bytes,
+            limited: None,
+        }
+    }
+
+    /// The free pages for an execution in this pool: those of the process if the pool has no limit, or its own, which are reserved.
+    pub(crate) fn for_execution(pool: &Arc<dyn MemoryPool>) -> Option<Arc<Self>> {
+        let MemoryLimit::Finite(limit) = pool.memory_limit() else {
+            return Self::of(pool.as_ref());
+        };
+        let limited = LimitedPages {
+            pool: Arc::clone(pool),
+            memory: MemoryConsumer::new("pages kept for the next run").register(pool),
+            most_reserved: limit / 4 * 3,
+        };
+        Some(Arc::new(Self {
+            limited: Some(limited),
+            ..Self::at_most(limit / KEPT_LIMIT_SHARE)
+        }))
+    }
+
+    /// A reservation in the name of `memory`, in its pool. It and those made of it take the memory of kept pages before they are refused.
+    pub(crate) fn reservation(self: &Arc<Self>, memory: &MemoryReservation) -> MemoryReservation {
+        let Some(limited) = &self.limited else {
+            return memory.new_empty();
+        };
+        let pool = PoolOfPages {
+            pool: Arc::clone(&limited.pool),
+            free: Arc::clone(self),
+        };
+        MemoryConsumer::new(memory.consumer().name()).register(&(Arc::new(pool) as _))
+    }
+
+    /// Gives the kept pages of an execution in a pool with a limit back to the system, since somebody else needs their memory.
+    fn give_back(&self) {
+        if let Some(limited) = &self.limited {
+            let mut kept = self.lock();
+            kept.maps.clear();
+            kept.bytes = 0;
+            limited.memory.free();
+        }
+    }
+
+    /// Gives back what an execution in a pool with a limit keeps, and keeps nothing from now on.
+    pub(crate) fn close(&self) {
+        if self.limited.is_some() {
+            self.lock().is_closed = true;
+            self.give_back();
         }
     }
 
@@ -80,25 +157,33 @@ impl FreePages {
         locked(&self.kept)
     }
 
-    /// Takes pages of at least `bytes` bytes, and at most a quarter more.
+    /// Takes pages of at least `bytes` bytes, and at most a quarter more; an eighth where what they replace is reserved.
     fn take(&self, bytes: usize) -> Option<MmapMut> {
+        let more = bytes / if self.limited.is_some() { 8 } else { 4 };
         let mut kept = self.lock();
-        let (size, maps) = kept.maps.range_mut(bytes..=bytes + bytes / 4).next()?;
+        let (size, maps) = kept.maps.range_mut(bytes..=bytes + more).next()?;
         let (size, map) = (*size, maps.pop()?);
         if maps.is_empty() {
             kept.maps.remove(&size);
         }
         kept.bytes -= size;
+        if let Some(limited) = &self.limited {
+            limited.memory.shrink(size);
+        }
         kept.touched = kept.touched.map(|_| true);
         Some(map)
     }
 
     fn give(self: &Arc<Self>, map: MmapMut) {
         let mut kept = self.lock();
-        if kept.bytes + map.len() > self.most_bytes {
+        if kept.bytes + map.len() > self.most_bytes || kept.is_closed {
             return;
         }
-        if kept.touched.is_none() {
+        if let Some(limited) = &self.limited {
+            if !limited.reserve(map.len()) {
+                return;
+            }
+        } else if kept.touched.is_none() {
             let free = Arc::clone(self);
             let sweeper = std::thread::Builder::new().name("quantiles-pages".into());
             if sweeper.spawn(move || free.sweep()).is_err() {
@@ -124,6 +209,56 @@ impl FreePages {
     }
 }
 
+/// The pool of an execution that keeps pages, which gives them back before it refuses more memory.
+#[derive(Debug)]
+struct PoolOfPages {
+    pool: Arc<dyn MemoryPool>,
+    free: Arc<FreePages>,
+}
+
+impl fmt::Display for PoolOfPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.pool)
+    }
+}
+
+impl MemoryPool for PoolOfPages {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.pool.register(consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.pool.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.pool.grow(reservation, additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.pool.shrink(reservation, shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        self.pool.try_grow(reservation, additional).or_else(|_| {
+            self.free.give_back();
+            self.pool.try_grow(reservation, additional)
+        })
+    }
+
+    fn reserved(&self) -> usize {
+        self.pool.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.pool.memory_limit()
+    }
+}
+
 /// Memory of fixed capacity for plain integers. Its initial contents are not specified.
 pub(crate) struct Pages<T> {
     /// The mapping; `None` only while it is dropped.
@@ -140,6 +275,7 @@ impl<T: bytemuck::Pod> Pages<T> {
         let free = free.filter(|_| bytes >= LEAST_KEPT_BYTES);
         let map = match free.and_then(|free| free.take(bytes)) {
             Some(map) => map,
+            None if free.is_some() => fresh(bytes.next_multiple_of(bytes.next_power_of_two() / SIZE_STEPS))?,
             None => fresh(bytes.max(1))?,
         };
         Ok(Self {
@@ -231,6 +367,51 @@ mod tests {
         let memory = machine_memory();
         assert!(memory > 64 << 20, "{memory} bytes");
         assert_eq!(most, Some((memory / KEPT_MEMORY_SHARE) as usize));
+    }
+
+    /// In a pool with a limit, what is kept is reserved until it is taken, given back or dropped, and is a part of the limit.
+    #[test]
+    fn an_execution_keeps_pages_that_are_reserved() {
+        let pool: Arc<dyn MemoryPool> =
+            Arc::new(GreedyMemoryPool::new(KEPT_LIMIT_SHARE * 4 * LEAST_KEPT_BYTES));
+        let free = FreePages::for_execution(&pool).unwrap();
+        let pages = |bytes: usize| Pages::<u8>::new(bytes, Some(&free)).unwrap();
+        let (one, other) = (pages(LEAST_KEPT_BYTES + 1), pages(LEAST_KEPT_BYTES));
+        assert_eq!(pool.reserved(), 0);
+        let (at, length) = (one.words().as_ptr(), one.map.as_ref().unwrap().len());
+        drop(one);
+        assert_eq!(pool.reserved(), length);
+        assert!(length < 2 * LEAST_KEPT_BYTES && length > LEAST_KEPT_BYTES + LEAST_KEPT_BYTES / SIZE_STEPS);
+        // A piece of about the same size takes its place, even if it is a little longer.
+        let again = pages(LEAST_KEPT_BYTES + 1000);
+        assert_eq!((again.words().as_ptr(), pool.reserved()), (at, 0));
+        drop((again, other));
+        assert_eq!(pool.reserved(), length + LEAST_KEPT_BYTES);
+        // Whoever needs the memory gets it, in this execution.
+        let all = KEPT_LIMIT_SHARE * 4 * LEAST_KEPT_BYTES;
+        let elsewhere = MemoryConsumer::new("elsewhere").register(&pool);
+        assert!(elsewhere.try_grow(all).is_err());
+        let here = free.reservation(&elsewhere).new_empty();
+        assert_eq!(here.consumer().name(), "elsewhere");
+        here.try_grow(all).unwrap();
+        assert_eq!(pool.reserved(), all);
+        assert!(here.try_grow(1).is_err());
+        drop(here);
+        assert_eq!(pool.reserved(), 0);
+        let ten = || (0..10).map(|_| pages(LEAST_KEPT_BYTES)).collect::<Vec<_>>();
+        drop(ten());
+        assert_eq!(pool.reserved(), 4 * LEAST_KEPT_BYTES);
+        free.give_back();
+        // Others have most of the memory.
+        let others = MemoryConsumer::new("others").register(&pool);
+        others.grow(KEPT_LIMIT_SHARE * 3 * LEAST_KEPT_BYTES - LEAST_KEPT_BYTES);
+        drop(ten());
+        assert_eq!(pool.reserved(), others.size() + LEAST_KEPT_BYTES);
+        free.close();
+        others.free();
+        drop(ten());
+        assert_eq!(pool.reserved(), 0);
+        assert!(FreePages::for_execution(&(Arc::new(UnboundedMemoryPool::default()) as _)).is_some());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::columns::{PinnedColumn, all_columns, check, pinnable};
 use super::compile::compile_ahead;
 use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
 use crate::kernel::cuda::{ColumnUpload, Device, Devices, Staging};
-use crate::threads::{Batches, PartitionTasks, fed};
+use crate::threads::{Batches, fed, partitions_in_order};
 
 /// Reads `columns` of `table`, or all that can be pinned, and uploads them to devices, partition by partition. The other value has all columns of
 /// the table.
@@ -102,17 +102,16 @@ async fn upload(
     let devices = opened.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
     compile_ahead(&devices, &types);
     let types: Arc<[DataType]> = types.into();
-    let mut tasks = PartitionTasks::new();
-    for (number, share) in shares.into_iter().enumerate() {
+    let uploads = shares.into_iter().enumerate().map(|(number, share)| {
         let target = UploadTarget {
             types: Arc::clone(&types),
             device: Arc::clone(&devices[number % devices.len()]),
             limit,
         };
-        let memory = memory.new_empty();
-        tasks.spawn(number, target.read(share, memory));
-    }
-    Ok((devices, tasks.in_order().await?))
+        target.read(share, memory.new_empty())
+    });
+    let parts = partitions_in_order(uploads.collect()).await?;
+    Ok((devices, parts))
 }
 
 /// The shares of so many devices, to which the parts went in turn; only of those that have a part.

@@ -9,6 +9,9 @@
 //! order     Rows come out of an exchange in no order. Merge joins, windows and merges of sorted partitions rely on an order that files,
 //!           or the rows of a window, had before the exchange. A join that the adaptive planner has not chosen yet claims an order that
 //!           the chosen join does not keep: a sort above it would be dropped.
+//! join      Each task runs a nested loop join over its own partitions of the second input. Rows of the first input without a match
+//!           there are not known to be without one in other tasks, so LEFT, FULL, EXISTS and NOT EXISTS give rows several times. With
+//!           adaptive planning its inputs may also change places after the number of its partitions was used, and rows are lost.
 //! constant  That a column is the same in all rows is no longer known after an exchange: a window by such a column is an error there.
 //! FILTER    FILTER of a window function, and IGNORE NULLS, do not reach executors. Such calls are refused.
 //! ```
@@ -28,15 +31,17 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::NestedLoopJoinExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
-use crate::exec::{BoundaryExec, BranchExec, with_file_scans};
+use crate::exec::{BoundaryExec, BoundaryWork, BranchExec, BuildSideExec, with_file_scans};
 
 /// The plan with boundaries where Ballista needs them. Without Ballista's options the plan is for another engine and stays as it is.
 ///
@@ -50,9 +55,17 @@ pub(super) fn with_boundaries(
         return Ok(plan);
     };
     let adaptive = ballista.adaptive_query_planner_enabled();
+    let plan = if adaptive && options.optimizer.join_reordering {
+        plan.transform_up(smaller_first)?.data
+    } else {
+        plan
+    };
     let safe = without_file_orders(plan)?.transform_up(|plan| {
         if plan.is::<UnionExec>() {
             return safe_union(plan, adaptive);
+        }
+        if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
+            return join_in_one_task(join, &plan);
         }
         match adaptive {
             true if plan.name() == "DynamicJoinSelectionExec" => Ok(Transformed::yes(unordered(plan)?)),
@@ -85,6 +98,41 @@ fn safe_union(union: Arc<dyn ExecutionPlan>, adaptive: bool) -> Result<Transform
     Ok(Transformed::yes(if adaptive { unordered(union)? } else { union }))
 }
 
+/// A nested loop join that one task runs, if its answer depends on the matches of all. [`BuildSideExec`] keeps the inputs where they are.
+fn join_in_one_task(
+    join: &NestedLoopJoinExec,
+    plan: &Arc<dyn ExecutionPlan>,
+) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let right = join.right().downcast_ref::<BoundaryExec>();
+    let is_one = right.is_some_and(|right| matches!(right.required(), BoundaryWork::OnePartition));
+    if is_one || !BuildSideExec::decides_at_end(*join.join_type()) {
+        return Ok(Transformed::no(Arc::clone(plan)));
+    }
+    let second = BoundaryExec::try_new(gathered(Arc::clone(join.right())), BoundaryWork::OnePartition)?;
+    let inputs = vec![Arc::clone(join.left()), Arc::new(second)];
+    Ok(Transformed::yes(replace_children_if_necessary(
+        Arc::clone(plan),
+        inputs,
+    )?))
+}
+
+/// A nested loop join that holds the smaller of its inputs, where both sizes are known.
+fn smaller_first(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() else {
+        return Ok(Transformed::no(plan));
+    };
+    let rows = |input: &Arc<dyn ExecutionPlan>| -> Result<Option<usize>> {
+        let statistics = StatisticsContext::new().compute(input.as_ref(), &StatisticsArgs::new())?;
+        Ok(statistics.num_rows.get_value().copied())
+    };
+    match (rows(join.left())?, rows(join.right())?) {
+        (Some(first), Some(second)) if first > second && join.join_type().supports_swap() => {
+            Ok(Transformed::yes(join.swap_inputs()?))
+        }
+        _ => Ok(Transformed::no(plan)),
+    }
+}
+
 /// Whether a task can read some partitions of a branch alone, down to its files.
 fn is_divisible(branch: &Arc<dyn ExecutionPlan>) -> bool {
     if branch.is::<DataSourceExec>() || branch.is::<BranchExec>() {
@@ -104,11 +152,15 @@ fn reads_no_table(node: &Arc<dyn ExecutionPlan>) -> bool {
 
 /// A branch of one partition, which one task reads whole.
 fn gathered_branch(branch: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let branch = match branch.output_partitioning().partition_count() {
-        1 => branch,
-        _ => Arc::new(CoalescePartitionsExec::new(branch)),
-    };
-    Ok(Arc::new(BranchExec::try_new(branch)?))
+    Ok(Arc::new(BranchExec::try_new(gathered(branch))?))
+}
+
+/// The rows of a plan in one partition.
+fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    match plan.output_partitioning().partition_count() {
+        1 => plan,
+        _ => Arc::new(CoalescePartitionsExec::new(plan)),
+    }
 }
 
 /// A window with a boundary below it, so that its input is not exchanged again where it has no rows.
@@ -123,7 +175,7 @@ fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
     let (Some(keys), Some(input)) = (keys.filter(|keys| !keys.is_empty()), input) else {
         return Ok(Transformed::no(plan));
     };
-    let input = Arc::new(BoundaryExec::try_new(input, keys)?);
+    let input = Arc::new(BoundaryExec::try_new(input, BoundaryWork::ByKey(keys))?);
     let window = replace_children_if_necessary(plan, vec![input])?;
     // An exchange above the window loses the order of its rows.
     Ok(Transformed::yes(unordered(window)?))
@@ -131,7 +183,7 @@ fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
 
 /// The plan under a boundary that hides the order of its rows.
 fn unordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    Ok(Arc::new(BoundaryExec::try_new(plan, Vec::new())?))
+    Ok(Arc::new(BoundaryExec::try_new(plan, BoundaryWork::AsTheyCome)?))
 }
 
 /// An exchange that no longer preserves the order of its input, with a sort above it that restores the order.

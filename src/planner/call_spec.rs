@@ -145,7 +145,9 @@ impl CallSpec<QuantilesAsked> {
             is_builtin: false,
             form,
         };
-        Ok(Some(Self::of(call, values, asked)))
+        let mut spec = Self::of(call, values, asked);
+        spec.distinct |= form == AnswerForm::Count;
+        Ok(Some(spec))
     }
 
     /// `min` or `max` over the rows of `call`, asked as the quantile 0 or 1.
@@ -174,10 +176,13 @@ impl CallSpec<QuantilesAsked> {
 
     /// Whether an operator of this crate selects the answer. Exact quantiles always are. A call that is answered from a
     /// sample, or in another form than its quantiles, is where there are no groups and no `DISTINCT`, and its values, of a
-    /// type that `input` tells, have keys of fixed width.
+    /// type that `input` tells, have keys of fixed width. A number of distinct values is where there are no groups.
     pub(super) fn is_selected(&self, is_grouped: bool, input: &DFSchema) -> bool {
         let has_keys =
             || matches!(self.values.get_type(input), Ok(data_type) if KeySpec::supports(&data_type));
+        if self.asked.form == AnswerForm::Count {
+            return !is_grouped;
+        }
         let is_plain = self.asked.sampled.is_none() && self.asked.form == AnswerForm::Values;
         is_plain || (!is_grouped && !self.distinct && has_keys())
     }

@@ -15,6 +15,7 @@
 mod approx;
 #[cfg(feature = "ballista")]
 mod boundaries;
+mod build_side;
 mod builtins;
 mod call_spec;
 mod check;
@@ -53,6 +54,7 @@ mod windows;
 
 #[cfg(feature = "ballista")]
 pub(crate) use boundaries::BoundariesRule;
+pub(crate) use build_side::BuildSideRule;
 pub use check::CheckQuantiles;
 pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;

@@ -104,10 +104,11 @@ impl Lowering<'_> {
         let data_type = argument.data_type(&self.input)?;
         let (quantile_spec, is_list) = (call.asked.quantile_spec.clone(), call.asked.is_list);
         let planned = QuantilesCall::try_new(argument, &data_type, filter, quantile_spec, is_list)?;
+        let planned = planned.in_form(call.asked.form);
         Ok(match (call.asked.sampled, call.distinct) {
             (Some(sampled), _) => planned.sampled(sampled),
             (None, true) => planned.distinct(),
-            (None, false) => planned.in_form(call.asked.form),
+            (None, false) => planned,
         })
     }
 

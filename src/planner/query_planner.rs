@@ -26,7 +26,7 @@ use super::rewrite::{host_groups, rewrite};
 use super::sample_then_read::sample_then_read;
 use super::staged::into_stages;
 use super::windows::bind_quantiles;
-use super::{FloatStatisticsRule, GiveWayRule, QuantilesExtensionPlanner};
+use super::{BuildSideRule, FloatStatisticsRule, GiveWayRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
 use crate::progress::PlanObserver;
 
@@ -143,10 +143,10 @@ impl QuantilesPlanner {
         let plan = self.rest.create_physical_plan(&plan, session).await?;
         // An engine that plans in stages may run optimizer rules of its own instead of the session's.
         let plan = FloatStatisticsRule.optimize(plan, options)?;
-        let plan = GiveWayRule.optimize(plan, options)?;
         #[cfg(feature = "ballista")]
         let plan = super::boundaries::with_boundaries(plan, options)?;
-        Ok(plan)
+        let plan = BuildSideRule.optimize(plan, options)?;
+        GiveWayRule.optimize(plan, options)
     }
 }
 

@@ -18,8 +18,8 @@ use super::fresh_names::{FRESH_NAMES, FreshNamesRule};
 use super::nearest_table::{NEAREST, NearestTable};
 use super::table_names::TableNamesRule;
 use super::{
-    CheckQuantiles, FloatStatisticsRule, GiveWayRule, MovingQuantilesRule, NearestJoinRule, QuantilesPlanner,
-    SortLimitRule,
+    BuildSideRule, CheckQuantiles, FloatStatisticsRule, GiveWayRule, MovingQuantilesRule, NearestJoinRule,
+    QuantilesPlanner, SortLimitRule,
 };
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
@@ -28,7 +28,7 @@ use crate::functions::shape::shape_aggregates;
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{
     EXACT_QUANTILES, ExactQuantiles, PERCENTILE, QuantilesExprPlanner, all_aggregates, iqr_aggregate,
-    median_aggregates, unaliased, vector_distances, within_group, without_nan,
+    median_aggregates, unaliased, vector_distances, widened, within_group, without_nan,
 };
 
 type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -73,21 +73,19 @@ fn is_registered(state: &SessionState) -> bool {
 /// The physical optimizer rules that a session with this planner has and that are not among `rules`.
 fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
     let floats: SharedRule = Arc::new(FloatStatisticsRule);
-    let joins: SharedRule = Arc::new(GiveWayRule);
-    let ours = match origin {
+    let joins: [SharedRule; 2] = [Arc::new(BuildSideRule), Arc::new(GiveWayRule)];
+    let mut ours = vec![floats];
+    match origin {
         Origin::DataFusion | Origin::Ours | Origin::Wrapping => {
-            vec![
-                floats,
-                Arc::new(MovingQuantilesRule),
-                Arc::new(NearestJoinRule),
-                Arc::new(SortLimitRule),
-                joins,
-            ]
+            ours.push(Arc::new(MovingQuantilesRule));
+            ours.push(Arc::new(NearestJoinRule));
+            ours.push(Arc::new(SortLimitRule));
+            ours.extend(joins);
         }
-        Origin::Staged => vec![floats, joins],
-        Origin::Foreign => vec![floats],
-        Origin::Remote { .. } => Vec::new(),
-    };
+        Origin::Staged => ours.extend(joins),
+        Origin::Foreign => {}
+        Origin::Remote { .. } => ours.clear(),
+    }
     let is_lacking = |ours: &SharedRule| !rules.iter().any(|rule| rule.name() == ours.name());
     ours.into_iter().filter(is_lacking).collect()
 }
@@ -244,7 +242,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             functions.extend(median_aggregates().iter().cloned());
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().chain(vector_distances()).cloned());
-            scalars.extend([within_group(), without_nan()].map(Arc::clone));
+            scalars.extend([within_group(), without_nan(), widened()].map(Arc::clone));
             let tables = self.table_functions().get_or_insert_default();
             // Another crate's table function of this name stays.
             let nearest = NearestTable {

@@ -21,6 +21,8 @@ pub(crate) enum AnswerForm {
     Bins,
     /// The fences that follow from them, the quartiles, and the numbers of values beyond.
     Fences,
+    /// The number of values, without any quantile.
+    Count,
 }
 
 /// The question of one call about a column, whose keys (or byte strings) become the answers.

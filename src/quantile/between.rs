@@ -80,6 +80,23 @@ impl Interpolation {
         self.between(spec, pick, ends[0], ends[1])
     }
 
+    /// The keys of what lies at `1 / den`, `2 / den` and so on of the way from the first of two keys to the second, which is the last of them.
+    ///
+    /// # Errors
+    /// None for keys of `spec`.
+    pub(crate) fn parts(&self, spec: &KeySpec, ends: [KeyBits; 2], den: u64) -> Result<Vec<KeyBits>> {
+        if (self.kind, self.method) != (NumberKind::Floats, Method::Linear) {
+            return (1..=den).map(|num| self.part(spec, ends, num, den)).collect();
+        }
+        let [low, high] = [float_of(spec, ends[0])?, float_of(spec, ends[1])?];
+        let part = |num: u64| {
+            let (num, den) = (num.into(), den.into());
+            self.result
+                .float_key(lerp_floats(low, high, Fraction { num, den }))
+        };
+        Ok((1..=den).map(part).collect())
+    }
+
     /// The key of the answer at `pick`, from the keys of its two ranks.
     pub(super) fn between(&self, spec: &KeySpec, pick: Pick, low: KeyBits, high: KeyBits) -> Result<KeyBits> {
         if pick.low == pick.high && spec.data_type() == self.result.data_type() {
@@ -87,11 +104,7 @@ impl Interpolation {
         }
         let weight = pick.weight;
         if self.kind == NumberKind::Floats {
-            let float = |key| {
-                let float = spec.float(key);
-                float.ok_or_else(|| internal_datafusion_err!("{} is not a float", spec.data_type()))
-            };
-            let [low, high] = [float(low)?, float(high)?];
+            let [low, high] = [float_of(spec, low)?, float_of(spec, high)?];
             return Ok(self.result.float_key(match self.method {
                 Method::Median => builtin::mean(low, high, |sum| self.result.rounded(sum)),
                 Method::PercentileCont => builtin::between(low, high, weight),
@@ -122,6 +135,12 @@ impl Interpolation {
     }
 }
 
+/// The number that a key of `spec` stands for.
+fn float_of(spec: &KeySpec, key: KeyBits) -> Result<f64> {
+    let float = spec.float(key);
+    float.ok_or_else(|| internal_datafusion_err!("{} is not a float", spec.data_type()))
+}
+
 /// Linear interpolation by NumPy's formula (from the nearer end), which does not overflow here. Between two different
 /// infinities lies NaN.
 fn lerp_floats(low: f64, high: f64, weight: Fraction) -> f64 {
@@ -145,7 +164,8 @@ fn lerp_floats(low: f64, high: f64, weight: Fraction) -> f64 {
 /// Linear interpolation between integers, exact up to the last step, so that integers beyond 2^53 do not cancel.
 fn lerp_integers(low: i128, high: i128, weight: Fraction) -> f64 {
     let (whole, rest) = lerp_exact(low, high, weight);
-    whole as f64 + rest as f64 / weight.den as f64
+    let nearest = |number: i128| i64::try_from(number).map_or(number as f64, |number| number as f64);
+    nearest(whole) + nearest(rest) / nearest(weight.den as i128)
 }
 
 /// Linear interpolation, exact, then rounded to an integer, half away from zero.
@@ -160,6 +180,9 @@ pub(super) fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
 
 /// `low + weight (high - low)` as a whole number (towards zero) and the rest, in units of `1 / weight.den`.
 fn lerp_exact(low: i128, high: i128, weight: Fraction) -> (i128, i128) {
+    if let Some(narrow) = lerp_narrow(low, high, weight) {
+        return narrow;
+    }
     let fits = |value: i128| i64::try_from(value).is_ok() || u64::try_from(value).is_ok();
     if fits(low) && fits(high) && weight.den <= 1 << 62 {
         // Both terms of the sum, and so the sum, lie within 2^65 * 2^62.
@@ -175,12 +198,26 @@ fn lerp_exact(low: i128, high: i128, weight: Fraction) -> (i128, i128) {
     ((total / den).as_i128(), (total % den).as_i128())
 }
 
+/// [`lerp_exact`] in 64 bits, whose division takes a third of the time; `None` if they do not suffice.
+fn lerp_narrow(low: i128, high: i128, weight: Fraction) -> Option<(i128, i128)> {
+    let step = i64::try_from(high.checked_sub(low)?).ok()?;
+    let low = i64::try_from(low).ok()?;
+    let [num, den] = [weight.num, weight.den].map(|part| i64::try_from(part).ok());
+    let (num, den) = (num?, den?);
+    let total = low.checked_mul(den)?.checked_add(step.checked_mul(num)?)?;
+    let whole = total.checked_div(den)?;
+    Some((whole.into(), (total - whole * den).into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn narrow_sums_are_those_of_any_width() {
+        let digits = 10_i128.pow(38) - 1;
+        let half = Fraction { num: 1, den: 2 };
+        assert_eq!(lerp_exact(-digits, digits, half), (0, 0));
         let ends = [0, 1, -1, 7, i64::MIN.into(), i64::MAX.into(), u64::MAX.into()];
         let wide = |value: i128, den: i128| value * den;
         for (low, high) in ends.iter().flat_map(|low| ends.map(|high| (*low, high))) {

@@ -240,7 +240,12 @@ impl Fraction {
     pub(super) fn to_f64(self) -> f64 {
         match self.den {
             0 => f64::from_bits(self.num as u64),
-            den => self.num as f64 / den as f64,
+            den => nearest(self.num) / nearest(den),
         }
     }
+}
+
+/// The nearest `f64`: for 64 bits one instruction, for 128 a function.
+fn nearest(number: u128) -> f64 {
+    u64::try_from(number).map_or(number as f64, |number| number as f64)
 }

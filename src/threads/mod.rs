@@ -200,60 +200,45 @@ pub(crate) fn completed<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 tokio::task_local! {
-    /// Held by the tasks of a [`PartitionTasks`], and by what they run on blocking threads, which cannot be aborted.
+    /// Held by the tasks of [`partitions_in_order`], and by what they run on blocking threads, which cannot be aborted.
     static RUNNING: mpsc::Sender<Infallible>;
 }
 
-/// The tasks that read partitions. The first error ends the others, and is reported when nothing of them runs any more.
-pub(crate) struct PartitionTasks<T> {
-    tasks: JoinSet<(usize, Result<T>)>,
-    running: mpsc::Sender<Infallible>,
-    ended: mpsc::Receiver<Infallible>,
-}
-
-impl<T: Send + 'static> PartitionTasks<T> {
-    /// No tasks yet.
-    pub(crate) fn new() -> Self {
-        let (running, ended) = mpsc::channel(1);
-        Self {
-            tasks: JoinSet::new(),
-            running,
-            ended,
-        }
-    }
-
-    /// Starts the task of a partition.
-    pub(crate) fn spawn(&mut self, partition: usize, work: impl Future<Output = Result<T>> + Send + 'static) {
+/// Runs the works of all partitions beside each other. Returns their results in the order of partitions, so that merging them is
+/// reproducible. All works are there before the first one starts, and so is the memory that each of them begins with: none finds it taken
+/// by those that started earlier.
+///
+/// # Errors
+/// The first error of a work. It ends the others, and is reported when nothing of them runs any more: what they held has been given back.
+pub(crate) async fn partitions_in_order<T: Send + 'static>(
+    works: Vec<impl Future<Output = Result<T>> + Send + 'static>,
+) -> Result<Vec<T>> {
+    let (running, mut ended) = mpsc::channel(1);
+    let mut tasks = JoinSet::new();
+    for (partition, work) in works.into_iter().enumerate() {
         let work = async move { (partition, work.await) };
-        self.tasks.spawn(RUNNING.scope(self.running.clone(), work));
+        tasks.spawn(RUNNING.scope(running.clone(), work));
     }
-
-    /// Waits for all tasks. Returns their results in the order of partitions, so that merging them is reproducible.
-    ///
-    /// # Errors
-    /// The first error of a task. What the others held has been given back by then.
-    pub(crate) async fn in_order(mut self) -> Result<Vec<T>> {
-        let mut done = Vec::with_capacity(self.tasks.len());
-        while let Some(joined) = self.tasks.join_next().await {
-            let failed = match joined {
-                Ok((partition, Ok(result))) => {
-                    done.push((partition, result));
-                    continue;
-                }
-                Ok((_, Err(error))) => error,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
-            };
-            drop(done);
-            self.tasks.shutdown().await;
-            drop(self.running);
-            // Nothing is ever sent: the channel closes when the last piece of work on a blocking thread has ended.
-            self.ended.recv().await;
-            return Err(failed);
-        }
-        done.sort_by_key(|(partition, _)| *partition);
-        Ok(done.into_iter().map(|(_, result)| result).collect())
+    let mut done = Vec::with_capacity(tasks.len());
+    while let Some(joined) = tasks.join_next().await {
+        let failed = match joined {
+            Ok((partition, Ok(result))) => {
+                done.push((partition, result));
+                continue;
+            }
+            Ok((_, Err(error))) => error,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
+        };
+        drop(done);
+        tasks.shutdown().await;
+        drop(running);
+        // Nothing is ever sent: the channel closes when the last piece of work on a blocking thread has ended.
+        ended.recv().await;
+        return Err(failed);
     }
+    done.sort_by_key(|(partition, _)| *partition);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
 }
 
 /// A queue of items that threads take one by one.
@@ -310,20 +295,20 @@ mod tests {
         let given_back = Arc::new(AtomicBool::new(false));
         let held = Held(Arc::clone(&given_back));
         let (started, begins) = tokio::sync::oneshot::channel();
-        let mut tasks = PartitionTasks::new();
-        tasks.spawn(0, async move {
+        let slow = async move {
             blocking(move || {
                 let _ = started.send(());
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(Some(held))
             })
             .await
-        });
-        tasks.spawn(1, async move {
+        };
+        let broken = async move {
             let _ = begins.await;
             exec_err!("broken")
-        });
-        let failed = tasks.in_order().await.err().map(|error| error.to_string());
+        };
+        let failed = partitions_in_order(vec![slow.boxed(), broken.boxed()]).await;
+        let failed = failed.err().map(|error| error.to_string());
         assert!(failed.is_some_and(|error| error.contains("broken")));
         assert!(given_back.load(Ordering::Relaxed));
     }

@@ -10,8 +10,6 @@ use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::collect;
-use datafusion::physical_plan::displayable;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::*;
@@ -210,35 +208,4 @@ async fn a_plan_can_be_executed_again() {
         .await
         .unwrap();
     assert_eq!(once, twice);
-}
-
-/// A join that looks at many pairs for each batch that it reads is stopped with its query, whether it finds rows or not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_join_ends_before_its_last_pair() -> Result<()> {
-    let joins = [
-        ("NestedLoopJoinExec", "a JOIN b ON a.x + b.x < 0"),
-        ("NestedLoopJoinExec", "a JOIN b ON a.x + b.x >= 0"),
-        ("CrossJoinExec", "a CROSS JOIN b"),
-        ("HashJoinExec", "a JOIN b ON a.x % 2 = b.x % 2"),
-        ("HashJoinExec", "a JOIN b ON a.x % 2 = b.x % 2 AND a.x + b.x < 0"),
-    ];
-    for (operator, join) in joins {
-        let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
-        datafusion_quantiles::register_all(&ctx)?;
-        for (table, rows) in [("a", 20_000), ("b", 800_000)] {
-            let sql = format!("CREATE TABLE {table} AS SELECT value AS x FROM range({rows})");
-            ctx.sql(&sql).await?.collect().await?;
-        }
-        let sql = format!("SELECT sum(a.x) FROM {join}");
-        let plan = ctx.sql(&sql).await?.create_physical_plan().await?;
-        let shown = displayable(plan.as_ref()).indent(false).to_string();
-        assert!(shown.contains(operator), "{shown}");
-        let context = ctx.task_ctx();
-        let task = tokio::spawn(collect(plan, context));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        task.abort();
-        let ended = task.await;
-        assert!(ended.is_err_and(|error| error.is_cancelled()), "{join}\n{shown}");
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 //! Failpoints belong to the whole process, so the tests run in a process of their own: this binary once more, which
 //! needs no second link.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
 use datafusion::prelude::SessionContext;
 use fail::FailScenario;
 use tempfile::TempDir;
@@ -21,10 +22,13 @@ use quantiles_testing::*;
 struct Shape {
     strategy: &'static str,
     sql: &'static str,
-    /// Bytes of the pool: most shapes are to spill.
+    /// Bytes of the pool: shapes with fewer than [`SPACIOUS`] have more rows.
     limit: usize,
     phases: &'static [&'static str],
 }
+
+/// Bytes in which nothing spills.
+const SPACIOUS: usize = 256 << 20;
 
 /// What rows of many groups go through.
 const PARTITIONED: [&str; 6] = [
@@ -56,7 +60,7 @@ const SHAPES: [Shape; 13] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT few, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY few",
-        limit: 256 << 20,
+        limit: SPACIOUS,
         phases: &["group_scan", "group_count", "group_extract", "group_answer"],
     },
     Shape {
@@ -81,7 +85,7 @@ const SHAPES: [Shape; 13] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT few, exact_quantiles(DISTINCT x, 0.5) FROM t WHERE many < 2000 GROUP BY few",
-        limit: 256 << 20,
+        limit: SPACIOUS,
         phases: &["group_gather"],
     },
     Shape {
@@ -125,7 +129,7 @@ const SHAPES: [Shape; 13] = [
     Shape {
         strategy: "gk_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.5]) FROM t",
-        limit: 256 << 20,
+        limit: SPACIOUS,
         phases: &["sketch"],
     },
     Shape {
@@ -147,7 +151,7 @@ const SHAPES: [Shape; 13] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT few, topk_by(x, many, 3) FROM t GROUP BY few",
-        limit: 256 << 20,
+        limit: SPACIOUS,
         phases: &["group_scan", "topk_answer"],
     },
     Shape {
@@ -166,9 +170,10 @@ const SHAPES: [Shape; 13] = [
     },
     Shape {
         strategy: "sample_select",
-        // Each row comes before all that were read before it.
+        // Each row comes before all that were read before it. Of a batch some 3000 rows are held, so that it takes many batches until some
+        // are dropped.
         sql: "SELECT id FROM t ORDER BY id DESC LIMIT 3000",
-        limit: 256 << 20,
+        limit: SPACIOUS - 1,
         phases: &["top_scan", "top_compact", "top_merge", "top_answer"],
     },
 ];
@@ -189,6 +194,8 @@ fn alone(name: &str, test: impl Future<Output = ()>) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env(ALONE, "1")
+        // Without it the message of a failure is the last thing that the process prints.
+        .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -200,8 +207,15 @@ fn alone(name: &str, test: impl Future<Output = ()>) {
 }
 
 fn spilling_session(shape: &Shape, folder: &Path) -> SessionContext {
-    let ctx = session_on(runtime(Arc::new(GreedyMemoryPool::new(shape.limit)), folder), 3);
-    let random = || pseudo_random(1_500_000, 5);
+    // Errors name those who hold most.
+    let pool = TrackConsumersPool::new(GreedyMemoryPool::new(shape.limit), NonZeroUsize::new(5).unwrap());
+    let ctx = session_on(runtime(Arc::new(pool), folder), 3);
+    let rows = if shape.limit < SPACIOUS {
+        1_500_000
+    } else {
+        300_000
+    };
+    let random = || pseudo_random(rows, 5);
     let values: Float64Array = random().map(|r| (r % 5 > 0).then_some(r as f64)).collect();
     let groups = |of: &dyn Fn(u64) -> u64| -> ArrayRef {
         Arc::new(random().map(|r| Some(of(r >> 8) as i64)).collect::<Int64Array>())
@@ -210,7 +224,7 @@ fn spilling_session(shape: &Shape, folder: &Path) -> SessionContext {
         &ctx,
         "t",
         &batch(vec![
-            ("id", Arc::new(Int64Array::from_iter_values(0..1_500_000))),
+            ("id", Arc::new(Int64Array::from_iter_values(0..rows as i64))),
             ("x", Arc::new(values) as ArrayRef),
             ("few", groups(&|r| r % 10)),
             ("many", groups(&|r| r % 100_000)),
@@ -228,7 +242,7 @@ async fn all_is_released(ctx: &SessionContext, folder: &Path, what: &str) -> Dur
     let runtime = ctx.runtime_env();
     while runtime.memory_pool.reserved() > 0 || !files_below(folder).is_empty() {
         assert!(
-            start.elapsed() < Duration::from_secs(10),
+            start.elapsed() < Duration::from_secs(60),
             "{what}: {} bytes reserved, files {:?}",
             runtime.memory_pool.reserved(),
             files_below(folder)
@@ -267,7 +281,8 @@ async fn fail_at_each_phase(shape: &Shape) {
     query(&ctx, &format!("SET quantiles.strategy = '{}'", shape.strategy))
         .await
         .unwrap();
-    let expected = answer(&ctx, shape.sql).await.unwrap();
+    let expected = answer(&ctx, shape.sql).await;
+    let expected = expected.unwrap_or_else(|error| panic!("{}: {error}", shape.sql));
     for phase in shape.phases {
         // At once, in all partitions; and in one of them, later.
         for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
@@ -286,8 +301,8 @@ async fn fail_at_each_phase(shape: &Shape) {
                     | "value_deal"
                     | "top_merge"
                     | "top_answer"
-            ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit)
-                || (*phase, shape.limit) == ("topk_answer", SHAPES[1].limit);
+            ) || (*phase, shape.limit) == ("group_answer", SPACIOUS)
+                || (*phase, shape.limit) == ("topk_answer", SPACIOUS);
             if is_single && when == "later" {
                 continue;
             }
@@ -306,11 +321,9 @@ async fn fail_at_each_phase(shape: &Shape) {
             all_is_released(&ctx, folder.path(), &what).await;
             fail::remove(format!("quantiles::{phase}"));
         }
-        assert!(
-            answer(&ctx, shape.sql).await.unwrap() == expected,
-            "after {phase} of {}",
-            shape.sql
-        );
+        let after = answer(&ctx, shape.sql).await;
+        let after = after.unwrap_or_else(|error| panic!("after {phase} of {}: {error}", shape.sql));
+        assert!(after == expected, "after {phase} of {}", shape.sql);
     }
 }
 

@@ -12,6 +12,7 @@ mod float_statistics;
 mod functions;
 mod grouped;
 mod grouped_values;
+mod joins;
 mod layers;
 mod memory;
 mod memory_plans;

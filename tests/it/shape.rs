@@ -9,8 +9,8 @@ use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::execution::session_state::SessionState;
 use datafusion::prelude::*;
 use datafusion_quantiles::expr_fn::{
-    greatest_values, histogram_equi_depth, histogram_equi_width, least_values, mad, mode, top_values,
-    trimmed_mean, winsorized_mean,
+    count_distinct_exact, greatest_values, histogram_equi_depth, histogram_equi_width, least_values, mad,
+    mode, top_values, trimmed_mean, winsorized_mean,
 };
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 use proptest::prelude::*;
@@ -94,7 +94,9 @@ fn expected_of_any(sorted: &[usize], shown: &dyn Fn(usize) -> String) -> Vec<Str
         false => format!("[{}]", items.join(", ")),
     };
     if sorted.is_empty() {
-        return vec!["NULL".to_owned(); ANY.len()];
+        let mut none = vec!["NULL".to_owned(); ANY.len() - 1];
+        none.push("0".to_owned());
+        return none;
     }
     let mut distinct = sorted.to_vec();
     distinct.dedup();
@@ -118,11 +120,12 @@ fn expected_of_any(sorted: &[usize], shown: &dyn Fn(usize) -> String) -> Vec<Str
                 .map(bin)
                 .collect(),
         ),
+        distinct.len().to_string(),
     ]
 }
 
 /// What is asked of values of any type with an order.
-const ANY: [&str; 9] = [
+const ANY: [&str; 10] = [
     "mode(x)",
     "top_values(x, 3)",
     "approx_top_k(x, 2)",
@@ -132,6 +135,7 @@ const ANY: [&str; 9] = [
     "histogram(x, 5)",
     "histogram(DISTINCT x, 3, 'equi-depth')",
     "histogram(x, 65536)",
+    "count_distinct_exact(x)",
 ];
 
 /// The rows of each group in a table of `len` rows; all rows where there are no groups.
@@ -342,7 +346,7 @@ async fn bins_of_one_width_count_what_lies_between_their_edges() {
 async fn calls_of_programs_are_those_of_statements() {
     let ctx = session(2);
     let sql = "SELECT mode(x), top_values(x, 2), mad(x), trimmed_mean(x, 0.25), winsorized_mean(x, 0.25), histogram(x, 3), \
-               histogram(x, 3, 'equi-width'), max(x, 2), min(x, 2) FROM (VALUES (1), (2), (2), (9)) AS t(x)";
+               histogram(x, 3, 'equi-width'), max(x, 2), min(x, 2), count_distinct_exact(x) FROM (VALUES (1), (2), (2), (9)) AS t(x)";
     let calls = vec![
         mode(col("x")),
         top_values(col("x"), 2),
@@ -353,6 +357,7 @@ async fn calls_of_programs_are_those_of_statements() {
         histogram_equi_width(col("x"), 3),
         greatest_values(col("x"), 2),
         least_values(col("x"), 2),
+        count_distinct_exact(col("x")),
     ];
     let calls = calls.into_iter().enumerate();
     let calls = calls.map(|(at, call)| call.alias(format!("c{at}"))).collect();
@@ -367,7 +372,7 @@ async fn calls_of_programs_are_those_of_statements() {
         "2 | [{value: 2, count: 2}, {value: 1, count: 1}] | 0.5 | 2.0 | 2.0 | \
          [{low: 1, high: 2, count: 3}, {low: 2, high: 9, count: 1}] | \
          [{low: 1.0, high: 3.6666666666666665, count: 3}, {low: 3.6666666666666665, high: 6.333333333333333, count: 0}, \
-         {low: 6.333333333333333, high: 9.0, count: 1}] | [9, 2] | [1, 2]"
+         {low: 6.333333333333333, high: 9.0, count: 1}] | [9, 2] | [1, 2] | 3"
     );
 }
 
@@ -411,6 +416,11 @@ async fn memory_is_reserved() {
                 }
             }
         }
+        // Distinct values go to disk, where there are no groups.
+        assert_eq!(
+            row(&ctx, "SELECT count_distinct_exact(x) FROM t").await,
+            "1000000"
+        );
         // Values that repeat need no memory of their own.
         assert_eq!(row(&ctx, "SELECT mode(x % 1000 = 0) FROM t").await, "false");
         all_is_given_back(&ctx).await;
@@ -428,6 +438,11 @@ async fn grouped_calls_run_where_rows_are_brought_together() {
     let sql = "SELECT x % 2, mode(x), top_values(x, 3) FROM (VALUES (1), (2)) AS t(x) GROUP BY 1";
     let plan = physical_plan(&ctx, sql).await;
     assert!(plan.contains("GroupedQuantilesExec"), "{plan}");
+    let sql =
+        "SELECT count_distinct_exact(x), exact_quantiles(DISTINCT x, 0.5) FROM (VALUES (1), (2)) AS t(x)";
+    let plan = physical_plan(&ctx, sql).await;
+    let calls = "calls=[count_distinct_exact(x@0), exact_quantiles(DISTINCT x@0";
+    assert!(plan.contains(calls), "{plan}");
     let error = error(
         &ctx,
         "SELECT top_values(x, 3) WITHIN GROUP (ORDER BY x) FROM (VALUES (1)) AS t(x)",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::common::DataFusionError;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion::prelude::*;
 use futures::StreamExt;
 use proptest::prelude::*;
@@ -426,4 +427,56 @@ async fn what_is_held_grows_with_the_groups_not_with_the_rows() {
         line.contains("many_groups") && dropped.contains('M'),
         "{dropped}: {line}"
     );
+}
+
+/// Somebody else holds most of the pool, so that the scan does not reach its own share of it: dropping rows makes too little room, and the
+/// rest has to go to disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_go_to_disk_where_others_hold_the_pool() {
+    let table = numbers(1_200_000, |r| (r % 150_000) as i64);
+    let ctx = session(2);
+    register(&ctx, "t", &table, 2, 8192);
+    for sql in [CALL, ROWS] {
+        let expected = sorted_rows(&ctx, sql).await;
+        for megabytes in [20, 28, 48] {
+            const LIMIT: usize = 256 << 20;
+            let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(LIMIT));
+            let others = MemoryConsumer::new("others").register(&pool);
+            others.grow(LIMIT - (megabytes << 20));
+            let small = within(pool, 1);
+            register(&small, "t", &table, 1, 8192);
+            let found = sorted_rows(&small, sql).await;
+            assert_same(&found, &expected, &format!("{megabytes} MB left: {sql}"));
+            if megabytes == 20 {
+                let line = analyzed(&small, sql).await;
+                assert!(!line.contains("spill_count=0"), "{line}");
+            }
+        }
+    }
+}
+
+/// More than 2^31 bytes of text, in rows of fewer than a run has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes 8 GB of memory"]
+async fn wide_rows_of_many_groups_are_more_than_one_array_holds() {
+    let ctx = session(1);
+    for (groups, width) in [("value", 9000), ("value % 3", 40_000)] {
+        let rows = 2_700_000_000 / width;
+        let sql = format!(
+            "SELECT count(*), sum(length(s)) FROM (SELECT DISTINCT ON (g) g, s FROM (SELECT {groups} AS g, value AS o, \
+             arrow_cast(repeat('x', {width}) || value, 'Utf8') AS s FROM range(0, {rows})) ORDER BY g, o)"
+        );
+        assert!(
+            physical_plan(&ctx, &sql).await.contains("GroupedTopKExec"),
+            "{sql}"
+        );
+        let plain = sql.replace(&format!("repeat('x', {width}) || "), "");
+        let expected = row(&ctx, &plain).await;
+        let (count, digits) = expected.split_once(" | ").unwrap();
+        let (count, digits): (u64, u64) = (count.parse().unwrap(), digits.parse().unwrap());
+        assert_eq!(
+            row(&ctx, &sql).await,
+            format!("{count} | {}", digits + count * width)
+        );
+    }
 }

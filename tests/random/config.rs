@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) memory: Option<usize>,
     pub(crate) replace_builtins: bool,
     pub(crate) topk: bool,
+    /// Whether the smaller side of a join comes first.
+    pub(crate) reorders: bool,
     /// Planned as a cluster's scheduler does, run in this process.
     pub(crate) staged: bool,
     pub(crate) device: Option<String>,
@@ -89,6 +91,7 @@ impl Config {
             memory: draw.chance(20).then(|| draw.pick(limits)),
             replace_builtins: draw.chance(50),
             topk: !draw.chance(10),
+            reorders: draw.chance(50),
             staged,
             device: places.device.clone().filter(|_| !staged),
             pinned,
@@ -106,6 +109,7 @@ impl Config {
             memory: None,
             replace_builtins: false,
             topk: true,
+            reorders: true,
             staged: false,
             device: None,
             pinned: false,
@@ -120,6 +124,7 @@ impl Config {
             format!("SET quantiles.read_again = '{}'", self.read_again),
             format!("SET quantiles.replace_builtins = {}", self.replace_builtins),
             format!("SET quantiles.topk = {}", self.topk),
+            format!("SET datafusion.optimizer.join_reordering = {}", self.reorders),
             format!("SET datafusion.execution.target_partitions = {}", self.partitions),
             format!("SET datafusion.execution.batch_size = {}", self.batch_size),
         ];

@@ -74,6 +74,10 @@ impl Scope<'_> {
             0 => From::Union(self.pred(1), self.pred(1)),
             1 => From::Join {
                 left: self.draw.chance(50),
+                greater: self.draw.chance(50),
+            },
+            2 if self.draw.chance(50) => From::Exists {
+                not: self.draw.chance(50),
             },
             _ => self.plain_from(),
         }
@@ -304,7 +308,8 @@ impl Scope<'_> {
         };
         if is_weighted {
             call.distinct = false;
-            call.weight = Some(match self.draw.below(3) {
+            call.weight = Some(match self.draw.below(4) {
+                1 => Expr::Decimal(H),
                 0 => Expr::Plus(H, self.draw.between(0, 3)),
                 _ => Expr::Column(H),
             });
@@ -410,6 +415,7 @@ impl Scope<'_> {
             "mad",
             "trimmed_mean",
             "winsorized_mean",
+            "count_distinct_exact",
         ];
         let name = self.draw.pick(&names);
         call.distinct &= !matches!(name, "mode" | "top_values" | "approx_top_k");

@@ -23,11 +23,16 @@ impl Asked {
     /// The constants behind the values.
     pub(crate) fn constants(self) -> String {
         match (self.name, self.kind) {
-            ("mode" | "mad", _) => String::new(),
+            ("mode" | "mad" | "count_distinct_exact", _) => String::new(),
             ("trimmed_mean" | "winsorized_mean", _) => format!("0.{:02}", self.k),
             (_, "") => self.k.to_string(),
             (_, kind) => format!("{}, '{kind}'", self.k),
         }
+    }
+
+    /// The answer over no values.
+    pub(crate) fn of_none(self) -> Expect {
+        Expect::Is((self.name == "count_distinct_exact").then_some(Value::Int(0)))
     }
 
     /// The answer over values, of which there is one at least, in order.
@@ -41,6 +46,7 @@ impl Asked {
             "max" => list(values.iter().rev().take(k).cloned().collect()),
             "min" => list(values.iter().take(k).cloned().collect()),
             "mode" => Expect::Is(Some(frequent(values).swap_remove(0).0)),
+            "count_distinct_exact" => Expect::Is(Some(Value::Int(frequent(values).len() as i128))),
             "mad" => mad(values, data_type),
             "trimmed_mean" | "winsorized_mean" => mean(&self.counted(values), data_type),
             "histogram" if self.kind == "equi-width" => equi_width(values, k, data_type),

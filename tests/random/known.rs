@@ -7,12 +7,16 @@ use crate::statement::{Call, Expr, Func, Key, Pred, Shape, Spelling, Statement, 
 use crate::table::{F, Storage, Table};
 use crate::value::{Cell, Value};
 
-/// Names of this crate's operators in plans.
-const OPERATORS: [&str; 9] = [
+/// Names of this crate's operators in plans, as far as they do more than to pass rows on.
+const OPERATORS: [&str; 13] = [
     "QuantilesExec",
+    "SampleThenReadExec",
     "SortLimitExec",
     "TopKExec",
     "LateFetchExec",
+    "NearestJoinExec",
+    "PinnedExec",
+    "ReservingWindowExec",
     "RoundExec",
     "RefineExec",
     "StageExec",
@@ -47,7 +51,7 @@ pub(crate) fn depends_on_time(statement: &Statement, table: &Table) -> bool {
 
 /// The reason why a failure is known, if it is.
 pub(crate) fn known(why: &str, statement: &Statement, table: &Table) -> Option<&'static str> {
-    match why.contains("wrong answer") {
+    match why.contains("wrong answer") || why.contains("DataFusion says") {
         true => of_answers(why, statement, table),
         false => of_errors(why, statement),
     }

@@ -115,6 +115,7 @@ pub(crate) fn truth(pred: &Pred, row: &[Cell]) -> Option<bool> {
 fn evaluate(expr: &Expr, row: &[Cell]) -> Cell {
     match expr {
         Expr::Column(c) => row[*c].clone(),
+        Expr::Decimal(c) => row[*c].clone(),
         Expr::Plus(c, v) => int(&row[*c]).map(|a| Value::Int((a + v).into())),
         Expr::Case(pred, c) => (truth(pred, row) == Some(true))
             .then(|| row[*c].clone())
@@ -131,7 +132,13 @@ fn source<'a>(statement: &Statement, table: &'a Table) -> Vec<Row<'a>> {
         From::Table => table.rows.iter().map(Cow::Borrowed).collect(),
         From::Subquery(pred) | From::View(pred) => kept(pred),
         From::Union(a, b) => kept(a).into_iter().chain(kept(b)).collect(),
-        From::Join { left } => joined(table, *left),
+        From::Join { left, greater } => joined(table, *left, *greater),
+        From::Exists { not } => {
+            let rows = table.rows.iter();
+            rows.filter(|row| partners(row, true).is_empty() == *not)
+                .map(Cow::Borrowed)
+                .collect()
+        }
     };
     if let Some(pred) = &statement.filter {
         rows.retain(|row| truth(pred, row) == Some(true));
@@ -142,12 +149,18 @@ fn source<'a>(statement: &Statement, table: &'a Table) -> Vec<Row<'a>> {
     rows
 }
 
-fn joined(table: &Table, left: bool) -> Vec<Row<'_>> {
+/// `w` of the rows of `d` whose `h` is less than that of `row`, or equal.
+fn partners(row: &[Cell], greater: bool) -> Vec<Option<i64>> {
+    let h = int(&row[H]);
+    let fits = |other: i64| h.is_some_and(|h| if greater { h > other } else { h == other });
+    let partners = JOINED.iter().filter(|(other, _)| other.is_some_and(fits));
+    partners.map(|(_, w)| *w).collect()
+}
+
+fn joined(table: &Table, left: bool, greater: bool) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     for row in &table.rows {
-        let h = int(&row[H]);
-        let partners = JOINED.iter().filter(|(other, _)| h.is_some() && *other == h);
-        let mut partners: Vec<Option<i64>> = partners.map(|(_, w)| *w).collect();
+        let mut partners = partners(row, greater);
         if partners.is_empty() && left {
             partners.push(None);
         }
@@ -458,7 +471,10 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
         return builtin(&values, call.distinct);
     }
     if values.is_empty() {
-        return Expect::Is(None);
+        return match &call.func {
+            Func::InOrder(asked) => asked.of_none(),
+            _ => Expect::Is(None),
+        };
     }
     if let Func::Iqr { method } = &call.func {
         return iqr(

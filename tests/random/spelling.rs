@@ -38,6 +38,7 @@ impl Expr {
         match self {
             Expr::Column(c) => NAMES[*c].into(),
             Expr::Plus(c, v) => format!("{} + {v}", NAMES[*c]),
+            Expr::Decimal(c) => format!("CAST({} AS DECIMAL(20, 0))", NAMES[*c]),
             Expr::Case(pred, c) => format!("CASE WHEN {} THEN {} END", pred.sql(), NAMES[*c]),
         }
     }
@@ -45,6 +46,7 @@ impl Expr {
     /// Its type, without a dictionary around it.
     pub(crate) fn data_type(&self, table: &Table) -> DataType {
         let column = match self {
+            Expr::Decimal(_) => return DataType::Decimal128(20, 0),
             Expr::Column(W) | Expr::Plus(..) | Expr::Case(_, W) => return DataType::Int64,
             Expr::Column(c) | Expr::Case(_, c) => *c,
         };
@@ -66,9 +68,14 @@ impl From {
                 a.sql(),
                 b.sql()
             ),
-            From::Join { left } => {
+            From::Join { left, greater } => {
                 let left = if *left { "LEFT JOIN" } else { "JOIN" };
-                format!("(SELECT t.*, d.w FROM t {left} d ON t.h = d.h) AS t")
+                let by = if *greater { ">" } else { "=" };
+                format!("(SELECT t.*, d.w FROM t {left} d ON t.h {by} d.h) AS t")
+            }
+            From::Exists { not } => {
+                let not = if *not { "NOT " } else { "" };
+                format!("(SELECT * FROM t WHERE {not}EXISTS (SELECT 1 FROM d WHERE t.h > d.h)) AS t")
             }
         }
     }
@@ -370,7 +377,7 @@ impl Statement {
         let from = match &self.from {
             From::Subquery(pred) | From::View(pred) => vec![pred],
             From::Union(a, b) => vec![a, b],
-            From::Table | From::Join { .. } => Vec::new(),
+            From::Table | From::Join { .. } | From::Exists { .. } => Vec::new(),
         };
         from.into_iter().chain(&self.filter)
     }

@@ -39,6 +39,8 @@ pub(crate) enum Expr {
     Column(usize),
     /// A whole number column and a constant.
     Plus(usize, i64),
+    /// A whole number column as decimals.
+    Decimal(usize),
     Case(Pred, usize),
 }
 
@@ -48,7 +50,15 @@ pub(crate) enum From {
     Subquery(Pred),
     View(Pred),
     Union(Pred, Pred),
-    Join { left: bool },
+    /// Joined with `d` by equal `h`, or by a greater one.
+    Join {
+        left: bool,
+        greater: bool,
+    },
+    /// Rows with a smaller `h` in `d`, or those without.
+    Exists {
+        not: bool,
+    },
 }
 
 /// A decimal from 0 to 1.

@@ -200,11 +200,17 @@ pub(super) fn described(
 /// The schema of an answer. Types are coerced by the analyzer: those of the plan as it stands may be others.
 fn analyzed_schema(ctx: &SessionContext, planned: &Planned) -> Result<SchemaRef> {
     let state = ctx.state();
+    let analyzed = |plan: LogicalPlan| {
+        let analyzer = state.analyzer();
+        analyzer.execute_and_check(plan, state.config_options(), |_, _| {})
+    };
     let nulls = Parameter::nulls(&planned.parameters)?;
-    let plan = planned.plan.clone().replace_params_with_values(&nulls)?;
-    let plan: LogicalPlan = state
-        .analyzer()
-        .execute_and_check(plan, state.config_options(), |_, _| {})?;
+    let plan = planned.plan.clone().replace_params_with_values(&nulls);
+    let plan: LogicalPlan = match plan.and_then(analyzed) {
+        // Not every argument may be NULL, such as a quantile. Of their types alone the analyzer may tell as much.
+        Err(_) if !planned.parameters.is_empty() => analyzed(planned.plan.clone())?,
+        plan => plan?,
+    };
     Ok(Arc::clone(plan.schema().inner()))
 }
 

@@ -11,7 +11,7 @@ use datafusion::prelude::SessionContext;
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::output::Format;
-use crate::args::{parse_bytes, parse_count, parse_rows_shown, parse_seconds};
+use crate::args::{parse_bytes, parse_partitions, parse_rows_shown, parse_seconds};
 
 /// What the command line says of the configuration file.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -137,7 +137,7 @@ impl Config {
             "progress" => self.progress = Some(on_or_off()?),
             "timeout" => self.timeout = Some(parse_seconds(given).map_err(|_| wrong(""))?),
             "memory-limit" => self.memory_limit = Some(parse_bytes(given).map_err(|_| wrong(""))?),
-            "partitions" => self.partitions = Some(parse_count(given).map_err(|_| wrong(""))?),
+            "partitions" => self.partitions = Some(parse_partitions(given).map_err(|_| wrong(""))?),
             _ => self.spill_dir = Some(item.as_str().ok_or_else(|| wrong(""))?.into()),
         }
         Ok(())

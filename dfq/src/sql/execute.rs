@@ -175,6 +175,11 @@ impl Runner {
     }
 
     async fn run_datafusion(&mut self, statement: DataFusionStatement) -> Result<bool> {
+        #[cfg(feature = "ballista")]
+        let statement = match &self.remote {
+            Some(_) => super::files::with_folders(statement),
+            None => statement,
+        };
         let plan = self.ctx.state().statement_to_plan(statement).await?;
         #[cfg(feature = "ballista")]
         {

@@ -1,5 +1,7 @@
 //! `SELECT ... FROM 'trips.parquet'`: a file, a folder, a glob or a URL as a table.
 
+#[cfg(feature = "ballista")]
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -11,6 +13,10 @@ use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::prelude::SessionContext;
+#[cfg(feature = "ballista")]
+use datafusion::sql::parser::{CopyToSource, Statement};
+#[cfg(feature = "ballista")]
+use datafusion::sql::sqlparser::ast::{ObjectName, ObjectNamePart, VisitMut, visit_relations_mut};
 use parking_lot::RwLock;
 
 use super::stores;
@@ -38,8 +44,9 @@ pub(crate) fn enable(ctx: &SessionContext) {
 /// A file that is no table, and a name without characters.
 pub(crate) async fn add_table(ctx: &SessionContext, text: &str) -> Result<()> {
     let (name, path) = match text.split_once('=') {
-        Some((name, path)) => (name, path),
-        None => (stem(text), text),
+        // Folders such as `year=2023` have the sign too.
+        Some((name, path)) if !name.contains(['/', std::path::MAIN_SEPARATOR]) => (name, path),
+        _ => (stem(text), text),
     };
     if name.is_empty() || path.is_empty() {
         return plan_err!("'{text}' has no name for a table: give it as NAME=FILE");
@@ -134,6 +141,10 @@ fn explain(name: &str) -> Result<()> {
         );
     }
     match (is_glob, known || name.contains(std::path::MAIN_SEPARATOR)) {
+        (true, _) if has_folder_patterns(name) => plan_err!(
+            "no file matches '{name}': patterns stand in the last part of a path, or with SET \
+             datafusion.execution.listing_table_ignore_subdirectory = false anywhere, where * stands for / too"
+        ),
         (true, _) => plan_err!("no file matches '{name}'"),
         (false, true) => match ListingTableUrl::parse(name) {
             Ok(url) => plan_err!("file '{name}' not found (looked for {url})"),
@@ -143,9 +154,83 @@ fn explain(name: &str) -> Result<()> {
     }
 }
 
+/// Whether a part of a path other than the last has a pattern.
+fn has_folder_patterns(path: &str) -> bool {
+    let folders = path.rsplit_once(['/', std::path::MAIN_SEPARATOR]);
+    folders.is_some_and(|(folders, _)| folders.contains(['*', '?', '[']))
+}
+
+/// A statement whose files are named by paths with a folder: `'trips.parquet'` as `'./trips.parquet'`. A name such as the first would be
+/// read as a schema and a table where a plan is sent as text.
+#[cfg(feature = "ballista")]
+pub(crate) fn with_folders(mut statement: Statement) -> Statement {
+    let mut inner = &mut statement;
+    while let Statement::Explain(explain) = inner {
+        inner = &mut explain.statement;
+    }
+    match inner {
+        Statement::Statement(sql) => put_folders(sql.as_mut()),
+        Statement::CopyTo(copy) => {
+            if let CopyToSource::Query(query) = &mut copy.source {
+                put_folders(query.as_mut());
+            }
+        }
+        _ => {}
+    }
+    statement
+}
+
+#[cfg(feature = "ballista")]
+fn put_folders(parsed: &mut impl VisitMut) {
+    let _ = visit_relations_mut(parsed, |name: &mut ObjectName| {
+        if let [ObjectNamePart::Identifier(file)] = name.0.as_mut_slice()
+            && file.quote_style == Some('\'')
+            && is_path(&file.value)
+            && !file.value.starts_with('~')
+            && !file.value.contains(['/', std::path::MAIN_SEPARATOR])
+        {
+            file.value.insert_str(0, "./");
+        }
+        ControlFlow::<()>::Continue(())
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "ballista")]
+    #[test]
+    fn files_of_a_cluster_s_statements_have_a_folder() {
+        use datafusion::sql::parser::DFParser;
+
+        for (sql, expected) in [
+            ("SELECT x FROM 'a.csv'", "SELECT x FROM './a.csv'"),
+            (
+                "EXPLAIN SELECT x FROM 'a.csv' AS t WHERE x IN (SELECT y FROM '*.json')",
+                "EXPLAIN SELECT x FROM './a.csv' AS t WHERE x IN (SELECT y FROM './*.json')",
+            ),
+            (
+                "SELECT 'a.csv' FROM 'b/a.csv', \"a.csv\", s.t, '~'",
+                "SELECT 'a.csv' FROM 'b/a.csv', \"a.csv\", s.t, '~'",
+            ),
+        ] {
+            let statement = DFParser::parse_sql(sql).unwrap().pop_front().unwrap();
+            assert_eq!(with_folders(statement).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_path_with_patterns() {
+        for (path, expected) in [
+            ("*.csv", false),
+            ("a/*.csv", false),
+            ("*/a.csv", true),
+            ("a/[bc]/*.csv", true),
+        ] {
+            assert_eq!(has_folder_patterns(path), expected, "{path}");
+        }
+    }
 
     #[test]
     fn tables_are_named_by_their_files() {

@@ -4,7 +4,7 @@
 //! the widths of all its cells, so its rows are held (and counted against the memory limit) until the end.
 //! One that is wider than the terminal is written as lines.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
+use tempfile::NamedTempFile;
 
 use super::labels::Labels;
 use super::plot;
@@ -72,29 +73,30 @@ impl Format {
     }
 }
 
-/// A file that is written under another name until it is whole.
+/// A file that an answer is written to.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
-    file: File,
-    unfinished: PathBuf,
     path: PathBuf,
+    written: Written,
+}
+
+/// How an answer comes to its file.
+#[derive(Debug)]
+enum Written {
+    /// Under another name beside it, until it is whole; then it takes the place of this file.
+    Whole(NamedTempFile, PathBuf),
+    /// As it comes: into a device, a pipe, or the file that a link is to make.
+    Through(File),
 }
 
 impl OutputFile {
-    /// Begins to write a file, which takes the place of one that there is.
+    /// Begins to write a file. One that there is keeps its permissions; it is replaced at the end. A link is followed.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A file that cannot be written, and a folder.
     pub(crate) fn create(path: PathBuf) -> Result<Self> {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".unfinished");
-        let unfinished = PathBuf::from(unfinished);
-        match File::create(&unfinished) {
-            Ok(file) => Ok(Self {
-                file,
-                unfinished,
-                path,
-            }),
+        match Written::begin(&path) {
+            Ok(written) => Ok(Self { path, written }),
             Err(error) => Err(cannot_write(&path, error)),
         }
     }
@@ -104,7 +106,10 @@ impl OutputFile {
     /// # Errors
     /// A file that cannot be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let written = self.file.write_all(bytes);
+        let written = match &mut self.written {
+            Written::Whole(file, _) => file.write_all(bytes),
+            Written::Through(file) => file.write_all(bytes),
+        };
         written.map_err(|error| cannot_write(&self.path, error))
     }
 
@@ -113,16 +118,48 @@ impl OutputFile {
     /// # Errors
     /// A file that cannot be renamed.
     pub(crate) fn finish(self) -> Result<()> {
-        let finished = self
-            .file
-            .sync_all()
-            .and_then(|()| std::fs::rename(&self.unfinished, &self.path));
+        let finished = match self.written {
+            Written::Whole(file, target) => {
+                let synced = file.as_file().sync_all();
+                synced.and_then(|()| Ok(file.persist(target)?)).map(drop)
+            }
+            Written::Through(mut file) => file.flush(),
+        };
         finished.map_err(|error| cannot_write(&self.path, error))
     }
 
-    /// Removes what was written.
+    /// Removes what was written, where it is not yet in its place.
     pub(crate) fn remove(self) {
-        let _ = std::fs::remove_file(&self.unfinished);
+        drop(self);
+    }
+}
+
+impl Written {
+    fn begin(path: &Path) -> std::io::Result<Self> {
+        let (target, permissions) = match std::fs::metadata(path) {
+            Ok(there) if there.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+            Ok(there) if there.is_file() => (std::fs::canonicalize(path)?, Some(there.permissions())),
+            // A device or a pipe stays what it is.
+            Ok(_) => return Ok(Self::Through(OpenOptions::new().write(true).open(path)?)),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            // A link to a file that is not there.
+            Err(_) if path.is_symlink() => return Ok(Self::Through(File::create(path)?)),
+            Err(_) => (path.to_owned(), None),
+        };
+        let folder = match target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let (prefix, mut builder) = (format!("{name}."), tempfile::Builder::new());
+        builder.prefix(&prefix).suffix(".unfinished");
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.tempfile_in(folder)?;
+        if let Some(permissions) = permissions {
+            file.as_file().set_permissions(permissions)?;
+        }
+        Ok(Self::Whole(file, target))
     }
 }
 

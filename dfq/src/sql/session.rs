@@ -10,7 +10,7 @@ use datafusion_quantiles::session::SessionLimits;
 
 use super::config::Config;
 use super::files;
-use crate::args::{parse_bytes, parse_count};
+use crate::args::{parse_bytes, parse_partitions};
 
 /// Options of the session, shared by the commands that run SQL.
 #[derive(Debug, Default, clap::Args)]
@@ -19,8 +19,8 @@ pub(crate) struct SessionArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory_limit: Option<usize>,
 
-    /// Number of partitions that queries run in, at least 1 [default: the number of cores]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    /// Number of partitions that queries run in, from 1 to 65536 [default: the number of cores]
+    #[arg(long, value_name = "N", value_parser = parse_partitions)]
     partitions: Option<NonZeroUsize>,
 
     /// Folder for data that does not fit in memory, made if missing [default: the system's temporary folder]

@@ -414,6 +414,22 @@ fn the_memory_limit_holds() {
         &["sql", "-q", "--memory-limit", "2MB", "--format", "csv", "-c", sql],
     );
     assert_eq!(rows.lines().count(), 300_001);
+    // A sort of few rows needs little.
+    let sql = "SELECT value % 10 AS g, count(*) FROM generate_series(1, 300000) GROUP BY g ORDER BY g DESC";
+    let args = [
+        "sql",
+        "-q",
+        "--memory-limit",
+        "4MB",
+        "--partitions",
+        "4",
+        "--format",
+        "csv",
+        "-c",
+        sql,
+    ];
+    let rows = answer(folder.path(), &args);
+    assert_eq!(rows.lines().nth(1), Some("9,30000"), "{rows}");
 }
 
 #[test]
@@ -470,13 +486,13 @@ fn wrong_options_say_what_is_allowed() {
     let cases: [(&[&str], &str, &str); 9] = [
         (&["sql", "--memory-limit", "abc"], "'abc'", "such as 512MB"),
         (&["sql", "--memory-limit", "0"], "'0'", "positive"),
-        (&["sql", "--partitions", "0"], "'0'", "at least 1"),
+        (&["sql", "--partitions", "0"], "'0'", "from 1 to 65536"),
         (&["sql", "--format", "xml"], "'xml'", "nd-json"),
         (&["sql", "--maxrows", "x"], "x", "inf"),
         (
             &["generate", "tpch", "--output", "d", "--scale", "0"],
             "'0'",
-            "above 0",
+            "from 0.0001",
         ),
         (
             &["generate", "tpch", "--output", "d", "--tables", "foo"],
@@ -599,6 +615,54 @@ fn formats_for_documents_and_for_programs() {
     let error = failure(folder.path(), &["sql", "-o", "nowhere/answer", "-c", sql], 1);
     assert!(error.contains("cannot write 'nowhere/answer'"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_there_is_written_as_it_is() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let write = |name: &str| {
+        let args = ["sql", "-q", "--format", "csv", "-o", name, "-c", "SELECT 1 AS n"];
+        assert_eq!(answer(folder.path(), &args), "");
+    };
+    // A file keeps its permissions, and its neighbours.
+    fs::write(at("own.csv"), "before").unwrap();
+    fs::set_permissions(at("own.csv"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(at("own.csv.unfinished"), "mine").unwrap();
+    write("own.csv");
+    assert_eq!(fs::read_to_string(at("own.csv")).unwrap(), "n\n1\n");
+    assert_eq!(
+        at("own.csv").metadata().unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert_eq!(fs::read_to_string(at("own.csv.unfinished")).unwrap(), "mine");
+    // Links stay links, to a file that is there and to one that is not.
+    for target in ["own.csv", "new.csv"] {
+        let link = format!("link-to-{target}");
+        std::os::unix::fs::symlink(target, at(&link)).unwrap();
+        write(&link);
+        assert!(at(&link).is_symlink());
+        assert_eq!(fs::read_to_string(at(target)).unwrap(), "n\n1\n");
+    }
+    // So does a pipe, whose reader gets the answer.
+    let made = std::process::Command::new("mkfifo")
+        .arg(at("pipe"))
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let pipe = at("pipe");
+    let reader = std::thread::spawn(move || fs::read_to_string(pipe).unwrap());
+    write("pipe");
+    assert!(at("pipe").metadata().unwrap().file_type().is_fifo());
+    assert_eq!(reader.join().unwrap(), "n\n1\n");
+    let error = failure(folder.path(), &["sql", "-o", ".", "-c", "SELECT 1"], 1);
+    assert!(
+        error.contains("cannot write '.'") && error.contains("is a directory"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -19,6 +19,18 @@ fn sql_runs_on_a_cluster() {
     let remote = dfq(&["sql", "--cluster", &SHARED.url, "--format", "csv", "-c", &sql]);
     assert_eq!(printed(&remote), local);
     assert_eq!(local.lines().count(), 2, "{local}");
+    // A file of the folder that the client is in, by its name alone.
+    let file = std::fs::read_dir(&table).unwrap().next().unwrap().unwrap();
+    let name = file.file_name().into_string().unwrap();
+    let sql = format!("SELECT median(x) AS m, count(*) AS n FROM '{name}' WHERE id > 7");
+    let [local, remote] = [&[][..], &["--cluster", &SHARED.url]].map(|options| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+        command
+            .current_dir(&table)
+            .args(["sql", "--format", "csv", "-c", &sql]);
+        printed(&command.args(options).output().unwrap())
+    });
+    assert_eq!(remote, local);
 }
 
 #[cfg(unix)]
@@ -239,4 +251,24 @@ fn an_interrupt_ends_a_cluster() {
         .status();
     assert!(interrupted.unwrap().success());
     assert_eq!(cluster.end(), Some(130));
+}
+
+#[test]
+fn a_cluster_whose_port_is_taken_ends_and_says_so() {
+    // Whoever is there takes connections, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_port = silent.local_addr().unwrap().port().to_string();
+    // Or is the scheduler of others.
+    let other_port = free_port().to_string();
+    let other = Process::start(&["scheduler", "--attached", "--bind-port", &other_port], &[]);
+    other.wait_for("listening on");
+    for port in [&silent_port, &other_port] {
+        let mut cluster = Process::start(
+            &["cluster", "--attached", "--executors", "1", "--port", port],
+            &[],
+        );
+        cluster.wait_for("the scheduler ended");
+        assert_eq!(cluster.end(), Some(1), "{}", cluster.said());
+        assert!(!cluster.said().contains("is ready"), "{}", cluster.said());
+    }
 }

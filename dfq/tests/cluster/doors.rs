@@ -108,8 +108,8 @@ async fn who_does_not_know_the_token_is_served_nowhere() {
     strangers_are_refused(&url, &identity, &port).await;
 }
 
-/// Calls the ports of the scheduler and of each executor without any certificate, in the clear and over TLS.
-async fn strangers_are_refused(url: &str, identity: &Identity, port: &str) {
+/// The ports of two executors, and of their scheduler.
+async fn ports(identity: &Identity, port: &str) -> Vec<String> {
     let members = http_client(Some(identity)).unwrap();
     let executors = members
         .get(format!("https://127.0.0.1:{port}/api/executors"))
@@ -124,6 +124,12 @@ async fn strangers_are_refused(url: &str, identity: &Identity, port: &str) {
         .map(|executor| executor["port"].to_string());
     let ports: Vec<String> = ports.chain([port.to_owned()]).collect();
     assert_eq!(ports.len(), 3, "{executors}");
+    ports
+}
+
+/// Calls the ports of the scheduler and of each executor without any certificate, in the clear and over TLS.
+async fn strangers_are_refused(url: &str, identity: &Identity, port: &str) {
+    let ports = ports(identity, port).await;
     let stranger = reqwest::Client::builder()
         .danger_accept_invalid_certs(true)
         .build()
@@ -155,8 +161,8 @@ async fn plain(port: &str) -> tonic::transport::Channel {
     endpoint.unwrap().connect().await.unwrap()
 }
 
-#[test]
-fn certificates_of_one_authority_know_each_other_and_no_others() {
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_one_authority_know_each_other_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let own = certificates(&folder.path().join("own"));
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
@@ -183,6 +189,61 @@ fn certificates_of_one_authority_know_each_other_and_no_others() {
         let said = refused(&[&["sql", "--cluster", &url, "-c", "SELECT 1"], options].concat());
         assert!(said.contains(why), "{options:?}: {said}");
     }
+    // Executors ask for a certificate too, and refuse one that another authority has signed.
+    let texts = [own[1], own[3], own[5], other[1], other[3]].map(|file| std::fs::read(file).unwrap());
+    let [certificate, key, authority, other_certificate, other_key] = &texts;
+    let identity = Identity::from_pem(certificate, key, authority).unwrap();
+    let told = |certificate: &[u8], key: &[u8], port: &str| {
+        let member = reqwest::Identity::from_pem(&[certificate, key].concat()).unwrap();
+        let client = reqwest::Client::builder().danger_accept_invalid_certs(true);
+        let client = client.identity(member).build().unwrap();
+        client.get(format!("https://127.0.0.1:{port}/api/jobs")).send()
+    };
+    for port in ports(&identity, &port).await {
+        // Ports of executors serve no such page, but tell members so.
+        let member = told(certificate, key, &port).await.unwrap();
+        assert_ne!(member.status().as_u16(), 401, "{port}");
+        if let Ok(stranger) = told(other_certificate, other_key, &port).await {
+            assert_eq!(stranger.status().as_u16(), 401, "{port}");
+        }
+    }
+}
+
+#[test]
+fn a_cluster_reaches_only_the_stores_that_it_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_cluster, port) = cluster(&["--executors", "1", "--allow-store", "https://allowed.example"]);
+    let url = format!("df://127.0.0.1:{port}");
+    let table = write_parquet(folder.path(), "t", &rows(5000, 3), 3);
+    // The client of this process may read the file, and plans; the cluster may not.
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+        table.display()
+    );
+    let said = refused(&["sql", "--cluster", &url, "-c", &create, "-c", QUESTION]);
+    assert!(
+        said.contains("in no store that this machine allows: https://allowed.example")
+            && said.contains("--allow-store"),
+        "{said}"
+    );
+    let (_cluster, port) = cluster(&["--executors", "1", "--allow-store", "file:///"]);
+    let url = format!("df://127.0.0.1:{port}");
+    let [local, remote] = both_answers(folder.path(), &url, &[]);
+    assert_eq!(local, remote);
+    let metadata = "CREATE EXTERNAL TABLE m STORED AS CSV LOCATION 'http://169.254.169.254/latest/meta-data'";
+    let said = refused(&[
+        "sql",
+        "--cluster",
+        &url,
+        "-c",
+        metadata,
+        "-c",
+        "SELECT count(*) FROM m",
+    ]);
+    assert!(
+        said.contains("169.254.169.254") && said.contains("is not reached from here"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Plans that Ballista 55 would run wrongly or for ever: branches of unions that every task ran, branches without a table, and
-//! windows over stages without rows; and one that stays an error, of dictionaries under the adaptive planner.
+//! Plans that Ballista 55 would run wrongly or for ever: branches of unions that every task ran, branches without a table, joins without
+//! equal columns whose tasks do not know of each other's matches, and windows over stages without rows; and one that stays an error, of dictionaries under the adaptive planner.
 
 use std::path::Path;
 use std::process::Command;
@@ -80,6 +80,47 @@ async fn branches_without_a_table_are_answered() {
         "SELECT c FROM (SELECT 5 AS c UNION ALL VALUES (1), (2) UNION ALL SELECT max(id) FROM t) ORDER BY c",
     ];
     same_as_one_process(&statements, 3000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joins_without_equal_columns_match_over_all_tasks() {
+    let joins = |first: &str, second: &str| {
+        let answer = "SELECT count(*), count(a.id), sum(a.id), count(b.id), sum(b.id)";
+        let on = "a.id + 5 < b.id AND a.id + 9 > b.id AND b.id % 3 = 0";
+        let mut all: Vec<String> = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]
+            .map(|join| format!("{answer} FROM {first} AS a {join} {second} AS b ON {on}"))
+            .into();
+        for not in ["", "NOT "] {
+            let exists = format!("{not}EXISTS (SELECT 1 FROM {second} AS b WHERE {on})");
+            all.push(format!(
+                "SELECT count(*), sum(a.id) FROM {first} AS a WHERE {exists}"
+            ));
+        }
+        let marked = format!("EXISTS (SELECT 1 FROM {second} AS b WHERE {on})");
+        all.push(format!(
+            "SELECT count(*), sum(a.id) FROM {first} AS a WHERE a.id < 50 OR {marked}"
+        ));
+        all.push(format!(
+            "SELECT a.few, exact_quantiles(b.id, 0.5), count(*) FROM {first} AS a LEFT JOIN {second} AS b ON {on} GROUP BY a.few ORDER BY a.few"
+        ));
+        all
+    };
+    let twice = "(SELECT id, few FROM t UNION ALL SELECT id, few FROM t)";
+    let ranked = "(SELECT id, few, rank() OVER (PARTITION BY few ORDER BY id) AS r FROM t)";
+    // DataFusion takes it for a fifth of the table.
+    let filtered = "(SELECT id, few FROM t WHERE id % 2 >= 0)";
+    let tables = [
+        ("t", "u"),
+        ("u", "t"),
+        ("u", twice),
+        (twice, "u"),
+        ("u", ranked),
+        (filtered, "u"),
+        ("u", filtered),
+    ];
+    let all = tables.map(|(first, second)| joins(first, second)).concat();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    same_as_one_process(&all, 300).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

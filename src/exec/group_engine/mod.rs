@@ -180,8 +180,8 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         memory: Arc<MemoryReservation>,
     ) -> impl Future<Output = Result<AnsweredGroups>> + Send;
 
-    /// Bytes that a worker needs for a hash partition.
-    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize;
+    /// Bytes that a worker needs for each hash partition.
+    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>) -> Vec<usize>;
 
     /// Most rows of a hash partition that one worker answers, of `rows` rows in all; larger ones are oversized. `None`: none is
     /// oversized, whatever its size and the memory limit.
@@ -276,7 +276,7 @@ impl<T: GroupedWork> Shared<T> {
         Self {
             work,
             many: AtomicBool::new(false),
-            free: FreePages::of(pool),
+            free: FreePages::for_execution(context.memory_pool()),
             spiller: Spiller::new(&context.runtime_env()),
             memory_share: memory_share(pool, scans),
             rows: metrics.count("input_rows"),
@@ -285,11 +285,20 @@ impl<T: GroupedWork> Shared<T> {
         }
     }
 
+    /// Gives back pages that are kept for further runs: there are none.
+    pub(super) fn close_pages(&self) {
+        self.free.iter().for_each(|free| free.close());
+    }
+
     /// Reserves `bytes` more.
     ///
     /// # Errors
     /// `ResourcesExhausted` that says what the memory is for.
     pub(super) fn reserve(&self, memory: &MemoryReservation, bytes: usize) -> Result<()> {
+        // As in `memory::reserve`.
+        if bytes == 0 {
+            return Ok(());
+        }
         memory.try_grow(bytes).map_err(|error| {
             let (rows, held) = (T::ROWS, memory.size());
             error.context(format!("{rows}: {bytes} more bytes wanted, {held} bytes held"))

@@ -3,8 +3,8 @@
 //! Workers answer hash partitions, one at a time. A hash partition with a large part of the rows, for example because a single group
 //! has them, may be oversized: too large for one worker.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -12,6 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::{GroupScan, GroupedWork, PartitionedRows, Shared};
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::runs::Run;
+use crate::threads::locked;
 
 /// Bytes that must be free for the work on oversized hash partitions, if there are any.
 const OVERSIZED_BYTES: usize = 4 << 20;
@@ -23,6 +24,15 @@ const LEAST_BYTES: usize = 64 << 10;
 pub(in crate::exec) struct Scanned<T: GroupedWork, W: GroupKey> {
     pub(in crate::exec) rows: PartitionedRows<W>,
     pub(in crate::exec) held: T::Scanned<W>,
+}
+
+/// What workers tell each other.
+#[derive(Debug, Default)]
+struct Working {
+    /// Number of workers that have not ended.
+    workers: usize,
+    /// Hash partitions that are left by workers for which there was not memory enough.
+    left: Vec<usize>,
 }
 
 /// The rows of all scans, in hash partitions.
@@ -42,6 +52,7 @@ pub(in crate::exec) struct HashPartitions<T: GroupedWork, W: GroupKey> {
     pub(in crate::exec) memory: MemoryReservation,
     /// Number of workers that there is memory for.
     pub(super) workers: usize,
+    working: Mutex<Working>,
     /// Bytes of `memory` that each worker may use.
     pub(in crate::exec) bytes_per_worker: usize,
 }
@@ -73,14 +84,16 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
             next: AtomicUsize::new(0),
             memory,
             workers: 0,
+            working: Mutex::default(),
             bytes_per_worker: 0,
             shared,
         };
-        let rows = |part| partitions.runs().map(|run| run.partition_range(part).len()).sum();
-        partitions.sizes = (0..HASH_PARTITIONS).map(rows).collect();
-        let work = &partitions.shared.work;
-        let needs = (0..HASH_PARTITIONS).map(|part| work.partition_bytes(&partitions, part));
-        partitions.needs = needs.collect();
+        let mut sizes = vec![0; HASH_PARTITIONS];
+        for run in partitions.runs() {
+            run.add_partition_rows(&mut sizes);
+        }
+        partitions.sizes = sizes;
+        partitions.needs = partitions.shared.work.partition_bytes(&partitions);
         let threads = threads.max(1);
         let most_rows = partitions.oversized_rows(threads);
         partitions.most_rows = most_rows.unwrap_or(usize::MAX);
@@ -169,16 +182,41 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         false
     }
 
-    /// The next hash partition for a worker; `None` at the end.
+    /// The next hash partition for a worker. `None` at the end, and then the worker has ended.
     pub(super) fn next(&self) -> Option<usize> {
         loop {
             let part = self.next.fetch_add(1, Ordering::Relaxed);
             if part >= HASH_PARTITIONS {
-                return None;
+                break;
             }
             if !self.is_oversized(part) {
                 return Some(part);
             }
         }
+        let mut working = locked(&self.working);
+        let left = working.left.pop();
+        if left.is_none() {
+            working.workers -= 1;
+            self.memory.shrink(self.bytes_per_worker);
+        }
+        left
+    }
+
+    /// All workers begin.
+    pub(super) fn begin(&self) {
+        locked(&self.working).workers = self.workers;
+    }
+
+    /// Ends a worker that was refused memory for a hash partition, which another one answers once it has time, with the memory of both.
+    /// Returns whether there is another one; if not, the worker goes on.
+    pub(super) fn leaves(&self, part: usize) -> bool {
+        let mut working = locked(&self.working);
+        if working.workers <= 1 {
+            return false;
+        }
+        working.workers -= 1;
+        working.left.push(part);
+        self.memory.shrink(self.bytes_per_worker);
+        true
     }
 }

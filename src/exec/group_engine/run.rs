@@ -18,7 +18,8 @@ use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
-use crate::threads::{PartitionTasks, blocking};
+use crate::memory::is_exhausted;
+use crate::threads::{blocking, partitions_in_order};
 
 /// The answers of `work` over the groups of `streams`, by `threads` threads.
 ///
@@ -34,11 +35,15 @@ pub(in crate::exec) fn stream<T: GroupedWork>(
 ) -> Result<SendableRecordBatchStream> {
     let (schema, width) = (Arc::clone(work.schema()), work.groups().width());
     let baseline = BaselineMetrics::new(&metrics.set, metrics.partition);
+    let shared = Shared::new(work, streams.len(), metrics, &baseline, context);
     let run = GroupRun {
         output_rows: OutputRows::of(context),
-        shared: Arc::new(Shared::new(work, streams.len(), metrics, &baseline, context)),
+        memory: shared
+            .free
+            .as_ref()
+            .map_or(memory.new_empty(), |free| free.reservation(&memory)),
+        shared: Arc::new(shared),
         threads,
-        memory,
     };
     let batches =
         futures::stream::once(async move { with_key!(width, W => run.batches::<W>(streams).await) })
@@ -62,12 +67,12 @@ impl<T: GroupedWork> GroupRun<T> {
         self,
         streams: Vec<SendableRecordBatchStream>,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let mut tasks = PartitionTasks::new();
-        for (partition, stream) in streams.into_iter().enumerate() {
+        let scans = streams.into_iter().map(|stream| {
             let scan = GroupScan::<T, W>::try_new(Arc::clone(&self.shared), &self.memory)?;
-            tasks.spawn(partition, scan.read(stream));
-        }
-        let scans = tasks.in_order().await?;
+            Ok(scan.read(stream))
+        });
+        let scans = partitions_in_order(scans.collect::<Result<_>>()?).await?;
+        self.shared.close_pages();
         match FewGroups::of(scans, &self.shared.work, &self.memory)? {
             Ok(few) => self.few(few).await,
             Err(scans) => self.many(scans).await,
@@ -100,11 +105,8 @@ impl<T: GroupedWork> GroupRun<T> {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let metrics = &self.shared.metrics;
         metrics.count("many_groups").add(1);
-        let mut tasks = PartitionTasks::new();
-        for (partition, scan) in scans.into_iter().enumerate() {
-            tasks.spawn(partition, blocking(move || scan.into_many()));
-        }
-        let scans = tasks.in_order().await?;
+        let scans = scans.into_iter().map(|scan| blocking(move || scan.into_many()));
+        let scans = partitions_in_order(scans.collect()).await?;
         let (shared, memory) = (Arc::clone(&self.shared), self.memory.new_empty());
         let partitions = Arc::new(HashPartitions::try_new(shared, scans, memory, self.threads)?);
         let spiller = &self.shared.spiller;
@@ -135,17 +137,29 @@ fn ordinary<T: GroupedWork, W: GroupKey>(
 ) -> Result<SendableRecordBatchStream> {
     let schema = Arc::clone(partitions.shared.work.schema());
     let mut builder = RecordBatchReceiverStreamBuilder::new(schema, 2 * partitions.workers);
-    for _ in 0..partitions.workers {
-        let mut worker = T::worker(partitions)?;
+    let workers = (0..partitions.workers).map(|_| T::worker(partitions));
+    partitions.begin();
+    for mut worker in workers.collect::<Result<Vec<_>>>()? {
         let (partitions, groups, time) = (Arc::clone(partitions), groups.clone(), time.clone());
         let sender = builder.tx();
         builder.spawn_blocking(move || {
             while let Some(part) = partitions.next() {
-                let Some(AnsweredGroups { groups: own, batch }) = ({
+                let answered = {
                     let _timer = time.timer();
                     may_fail!("group_part");
-                    T::partition(&mut worker, &partitions, part)?
-                }) else {
+                    T::partition(&mut worker, &partitions, part)
+                };
+                let answered = match answered {
+                    Err(error) if is_exhausted(&error) => {
+                        drop(worker);
+                        if partitions.leaves(part) {
+                            return Ok(());
+                        }
+                        return Err(error);
+                    }
+                    answered => answered?,
+                };
+                let Some(AnsweredGroups { groups: own, batch }) = answered else {
                     continue;
                 };
                 groups.add(own);

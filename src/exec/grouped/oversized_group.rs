@@ -28,7 +28,6 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::kernel::cpu::groups::strings::{ByteAnswers, ByteSegments};
 use crate::key::ByteSpec;
-use crate::memory::Spilling;
 use crate::memory::reserve;
 use crate::quantile::QuantileSpec;
 use crate::threads::Stop;
@@ -319,37 +318,38 @@ impl<W: GroupKey> PartitionStrings<W> {
         let thread_bytes = reading_bytes::<W>() + size.longest as usize;
         let reading = self.partitions.memory.new_empty();
         let most = solver.threads.clamp(1, runs.len().max(1));
-        let threads = (2..=most)
-            .rev()
-            .find(|threads| reading.try_grow(threads * thread_bytes).is_ok());
+        let threads = (2..=most).rev().find(|threads| {
+            let beginning = threads * ByteStrings::BEGINNING_BYTES;
+            let granted = reading.try_grow(threads * thread_bytes + beginning).is_ok();
+            // The lists reserve these bytes again.
+            granted.then(|| reading.shrink(beginning)).is_some()
+        });
         if threads.is_none() {
             reserve(&reading, thread_bytes)?;
         }
         let threads = threads.unwrap_or(1);
         let chunk = runs.len().div_ceil(threads).max(1);
-        let chunks = runs
-            .chunks(chunk)
-            .map(|runs| (runs.to_vec(), solver.memory.new_empty()));
-        let (own, disk) = (self.clone(), solver.backend.disk());
-        let work = move |(runs, memory): (Vec<(usize, usize)>, MemoryReservation), stop: &Stop| {
-            own.collect_runs(group, runs, memory, disk.clone(), stop)
-        };
+        // All lists begin before one of them takes memory for its values.
+        let chunks = runs.chunks(chunk).map(|runs| {
+            let values = ByteStrings::spilling(solver.memory.new_empty(), solver.backend.disk())?;
+            Ok((runs.to_vec(), values))
+        });
+        let own = self.clone();
+        let work = move |(runs, values), stop: &Stop| own.collect_runs(group, runs, values, stop);
         ThreadPool::new(threads, Stop::default())
-            .map(chunks.collect(), work)
+            .map(chunks.collect::<Result<_>>()?, work)
             .await
     }
 
-    /// The values of one group in some runs.
+    /// Adds the values of one group in some runs to `values`.
     fn collect_runs(
         &self,
         group: usize,
         runs: Vec<(usize, usize)>,
-        memory: MemoryReservation,
-        disk: Option<Spilling>,
+        mut values: ByteStrings,
         stop: &Stop,
     ) -> Result<ByteStrings> {
         may_fail!("group_heavy");
-        let mut values = ByteStrings::spilling(memory, disk)?;
         for run in runs {
             self.each_value(run, stop, |of, value| {
                 if of == group {

@@ -16,8 +16,20 @@ use crate::kernel::cpu::groups::strings::ByteSegments;
 /// All rows of an execution, in hash partitions.
 pub(super) type Partitions<W> = HashPartitions<GroupQuantiles, W>;
 
-/// Bytes that a worker needs for a hash partition (an estimate).
-pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> usize {
+/// Bytes that a worker needs for each hash partition (estimates).
+pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>) -> Vec<usize> {
+    // The inputs of plain aggregates are read run by run.
+    let mut carried = vec![0; partitions.sizes.len()];
+    for run in partitions.runs() {
+        run.raise_to_carried_bytes(&mut carried);
+    }
+    let carried = carried.into_iter().enumerate();
+    let bytes = carried.map(|(part, carried)| carried + key_bytes(partitions, part));
+    bytes.collect()
+}
+
+/// Bytes that a worker needs for the group keys and values of a hash partition (an estimate).
+fn key_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> usize {
     let rows = partitions.sizes[part];
     let columns = partitions.shared.work.plan.aggregates.columns.iter().enumerate();
     let widest = columns.map(|(index, column)| match column.bytes {
@@ -27,16 +39,9 @@ pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize)
             bytes + values * ByteSegments::VALUE_BYTES
         }
     });
-    // The inputs of plain aggregates are read run by run.
-    let carried = partitions
-        .runs()
-        .map(|run| run.partition_carried_bytes(part))
-        .max();
     // Group keys and group numbers, numbers for plain aggregates, keys twice, and a few indices for each group, of which there is at most
     // one a row.
-    rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>())
-        + widest.max().unwrap_or(0)
-        + carried.unwrap_or(0)
+    rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>()) + widest.max().unwrap_or(0)
 }
 
 /// Number of a column's byte strings in a hash partition, and their bytes.

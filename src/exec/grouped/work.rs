@@ -270,8 +270,8 @@ impl GroupedWork for GroupQuantiles {
         few::answer(few, &shared.work, &memory).await
     }
 
-    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize {
-        partition::worker_bytes(partitions, part)
+    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>) -> Vec<usize> {
+        partition::worker_bytes(partitions)
     }
 
     /// Without byte strings, no hash partition is oversized if a call is over distinct values: counting does not help then. A hash
@@ -279,11 +279,7 @@ impl GroupedWork for GroupQuantiles {
     fn oversized_rows(&self, rows: usize, threads: usize) -> Option<usize> {
         let mut columns = self.plan.aggregates.columns.iter();
         let may_be = self.plan.has_byte_strings() || !columns.any(|column| column.distinct);
-        may_be.then(|| {
-            (rows / (4 * threads))
-                .max(4 * rows / HASH_PARTITIONS)
-                .max(GATHERED_ROWS)
-        })
+        may_be.then(|| oversized_rows(rows, threads))
     }
 
     /// With a memory limit, the memory for oversized hash partitions was only seen to be free, not reserved. Byte strings may take
@@ -309,5 +305,31 @@ impl GroupedWork for GroupQuantiles {
         part: usize,
     ) -> Result<Option<AnsweredGroups>> {
         worker.answer(partitions, part)
+    }
+}
+
+/// Most rows of a hash partition that one of `threads` workers answers, of `rows` rows in all: several times as many as usual.
+fn oversized_rows(rows: usize, threads: usize) -> usize {
+    (rows / (4 * threads))
+        .max(4 * rows / HASH_PARTITIONS)
+        .max(GATHERED_ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many threads there are, hash partitions of usual size are left to workers.
+    #[test]
+    fn partitions_of_usual_size_are_not_oversized() {
+        for threads in [1, 2, 16, 256, 512, 4096] {
+            for rows in [0, 1000, 150_000_000, 10_000_000_000] {
+                assert!(
+                    oversized_rows(rows, threads) >= 3 * rows / HASH_PARTITIONS,
+                    "{threads} {rows}"
+                );
+            }
+        }
+        assert_eq!(oversized_rows(1 << 30, 2), 1 << 27);
     }
 }

@@ -13,17 +13,59 @@ use crate::key::{Key, Width};
 
 /// Answers hash partitions, one after the other, and uses its memory again for the next one.
 pub(super) struct PartitionWorker<W> {
-    groups: PartitionGroups<W>,
+    rows: NumberedRows<W>,
     plans: Vec<Plans>,
-    group_keys: Vec<W>,
-    /// Number of each row's group in a hash partition, run after run.
-    ids: Vec<u32>,
     /// Number of the group of each value of one column, where not every row has a value.
     own_ids: Vec<u32>,
     scratch: (Scratch<u32>, Scratch<u64>, Scratch<u128>),
     strings: ByteSegments,
     /// Reservations for the answers of each column of byte strings.
     memory: Vec<MemoryReservation>,
+}
+
+/// The groups of a hash partition, and which rows are theirs.
+struct NumberedRows<W> {
+    groups: PartitionGroups<W>,
+    group_keys: Vec<W>,
+    /// Number of each row's group, run after run.
+    ids: Vec<u32>,
+}
+
+impl<W: GroupKey> NumberedRows<W> {
+    /// Numbers the groups of all rows in a hash partition. Replaces `keys` by the keys of the first column, which are read from disk together
+    /// with the group keys.
+    fn read<K: Key>(
+        &mut self,
+        partitions: &Partitions<W>,
+        part: usize,
+        mut keys: Option<&mut Vec<K>>,
+    ) -> Result<()> {
+        self.ids.clear();
+        if let Some(keys) = &mut keys {
+            keys.clear();
+        }
+        for (scan, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
+            let file = rows.file.as_ref();
+            for run in &rows.runs {
+                self.group_keys.clear();
+                match &mut keys {
+                    Some(keys) if run.columns[0].own.is_none() => {
+                        run.append_rows(part, file, &mut self.group_keys, keys)?;
+                    }
+                    keys => {
+                        run.group_keys
+                            .append_partition(part, file, &mut self.group_keys)?;
+                        if let Some(keys) = keys {
+                            run.columns[0].keys()?.append_partition(part, file, keys)?;
+                        }
+                    }
+                }
+                self.groups
+                    .append_ids(partitions, part, scan, &self.group_keys, &mut self.ids)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Buffers for the keys of a hash partition.
@@ -38,11 +80,13 @@ impl<W: GroupKey> PartitionWorker<W> {
         let plan = &partitions.shared.work.plan;
         let plans = output::plans(plan);
         Ok(Self {
-            groups: PartitionGroups::try_new(plan)?,
+            rows: NumberedRows {
+                groups: PartitionGroups::try_new(plan)?,
+                group_keys: Vec::new(),
+                ids: Vec::new(),
+            },
             memory: plans.iter().map(|_| partitions.memory.new_empty()).collect(),
             plans,
-            group_keys: Vec::new(),
-            ids: Vec::new(),
             own_ids: Vec::new(),
             scratch: Default::default(),
             strings: ByteSegments::default(),
@@ -58,27 +102,26 @@ impl<W: GroupKey> PartitionWorker<W> {
         partitions: &Partitions<W>,
         part: usize,
     ) -> Result<Option<AnsweredGroups>> {
-        self.groups.begin(partitions, part)?;
-        self.ids.clear();
-        for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
-            for run in &rows.runs {
-                self.group_keys.clear();
-                run.group_keys
-                    .append_partition(part, rows.file.as_ref(), &mut self.group_keys)?;
-                self.groups
-                    .append_ids(partitions, part, index, &self.group_keys, &mut self.ids)?;
-            }
+        self.rows.groups.begin(partitions, part)?;
+        let first = partitions.shared.work.plan.aggregates.columns.first();
+        let first = first.filter(|column| column.bytes.is_none());
+        let (rows, scratch) = (&mut self.rows, &mut self.scratch);
+        match first.map(|column| column.spec.width()) {
+            None => rows.read::<u32>(partitions, part, None)?,
+            Some(Width::W32) => rows.read(partitions, part, Some(&mut scratch.0.keys))?,
+            Some(Width::W64) => rows.read(partitions, part, Some(&mut scratch.1.keys))?,
+            Some(Width::W128) => rows.read(partitions, part, Some(&mut scratch.2.keys))?,
         }
-        let groups = self.groups.len();
+        let groups = self.rows.groups.len();
         if groups == 0 {
             return Ok(None);
         }
         let plan = &partitions.shared.work.plan;
-        let plain = self.groups.plain(partitions, part)?;
+        let plain = self.rows.groups.plain(partitions, part)?;
         let columns = 0..plan.aggregates.columns.len();
         let answers = columns.map(|column| self.column(partitions, part, column));
         let answers = answers.collect::<Result<Vec<_>>>()?;
-        let batch = output::batch(plan, self.groups.columns()?, &answers, &plain)?;
+        let batch = output::batch(plan, self.rows.groups.columns()?, &answers, &plain)?;
         Ok(Some(AnsweredGroups { groups, batch }))
     }
 
@@ -87,7 +130,7 @@ impl<W: GroupKey> PartitionWorker<W> {
         let mut runs = partitions.runs();
         // If every row has a value, the group numbers of rows are those of values.
         let ids = if runs.all(|run| run.columns[index].own.is_none()) {
-            &self.ids
+            &self.rows.ids
         } else {
             self.own_ids.clear();
             let mut from = 0;
@@ -95,13 +138,14 @@ impl<W: GroupKey> PartitionWorker<W> {
                 for run in &all.runs {
                     let rows = run.partition_range(part).len();
                     if let Some(own) = &run.columns[index].own {
-                        self.group_keys.clear();
-                        own.append_partition(part, all.file.as_ref(), &mut self.group_keys)?;
-                        let (group_keys, own_ids) = (&self.group_keys, &mut self.own_ids);
-                        self.groups
-                            .append_ids(partitions, part, scan, group_keys, own_ids)?;
+                        let NumberedRows {
+                            groups, group_keys, ..
+                        } = &mut self.rows;
+                        group_keys.clear();
+                        own.append_partition(part, all.file.as_ref(), group_keys)?;
+                        groups.append_ids(partitions, part, scan, group_keys, &mut self.own_ids)?;
                     } else {
-                        self.own_ids.extend_from_slice(&self.ids[from..from + rows]);
+                        self.own_ids.extend_from_slice(&self.rows.ids[from..from + rows]);
                     }
                     from += rows;
                 }
@@ -109,7 +153,7 @@ impl<W: GroupKey> PartitionWorker<W> {
             &self.own_ids
         };
         let plans = &mut self.plans[index];
-        let count = self.groups.len();
+        let count = self.rows.groups.len();
         let column = &partitions.shared.work.plan.aggregates.columns[index];
         if let Some(spec) = &column.bytes {
             let strings = &mut self.strings;
@@ -147,7 +191,8 @@ fn append_strings<W: GroupKey>(
 }
 
 impl<K: Key> Scratch<K> {
-    /// The answers of the calls over a column of keys: brings the keys of each group together, and selects.
+    /// The answers of the calls over a column of keys: brings the keys of each group together, and selects. The keys of column 0 are here:
+    /// [`NumberedRows::read`] has read them.
     fn answers<W: GroupKey>(
         &mut self,
         partitions: &Partitions<W>,
@@ -157,11 +202,13 @@ impl<K: Key> Scratch<K> {
         count: usize,
         plans: &mut Plans,
     ) -> Result<GroupAnswers> {
-        self.keys.clear();
-        for rows in partitions.scans.iter().map(|scan| &scan.rows) {
-            for run in &rows.runs {
-                let keys = run.columns[index].keys()?;
-                keys.append_partition(part, rows.file.as_ref(), &mut self.keys)?;
+        if index > 0 {
+            self.keys.clear();
+            for rows in partitions.scans.iter().map(|scan| &scan.rows) {
+                for run in &rows.runs {
+                    let keys = run.columns[index].keys()?;
+                    keys.append_partition(part, rows.file.as_ref(), &mut self.keys)?;
+                }
             }
         }
         self.segments.fill(count, &[(ids, &self.keys)]);

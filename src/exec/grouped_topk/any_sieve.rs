@@ -5,10 +5,8 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::Result;
 
 use super::plan::{Numbering, TopKPlan};
-use crate::kernel::cpu::groups::partitioned::Partitioned;
 use crate::kernel::cpu::top::{Rows, Sieve};
 use crate::key::{Key, Width, on_width, with_key, words};
-use crate::memory::SpillFile;
 
 /// The best rows of groups, in the order of groups, best first.
 pub(super) struct BestRows {
@@ -98,18 +96,4 @@ fn numbers<K: Key>(numbering: Numbering, keys: &[K], lengths: &[usize]) -> Vec<u
 /// The sort keys of a batch.
 pub(super) fn keys(plan: &TopKPlan, order: &[ArrayRef]) -> Result<Buffer> {
     with_key!(plan.keys.width(), K => Ok(plan.keys.keys::<K>(order)?.into()))
-}
-
-/// The keys of a run's rows in a hash partition.
-pub(super) fn partition_keys(
-    width: Width,
-    keys: &Partitioned,
-    part: usize,
-    file: Option<&SpillFile>,
-) -> Result<Buffer> {
-    with_key!(width, K => {
-        let mut partition_keys = Vec::<K>::with_capacity(keys.partition_len(part));
-        keys.append_partition(part, file, &mut partition_keys)?;
-        Ok(partition_keys.into())
-    })
 }

@@ -43,8 +43,9 @@ pub(super) fn compact<W: GroupKey>(
             return Ok(false);
         }
         // The old runs and the new ones are in memory at the same time.
-        let new_bytes = runs.iter().map(Run::bytes).sum();
-        if new_bytes > extra.size() && extra.try_resize(new_bytes).is_err() {
+        let new_bytes: usize = runs.iter().map(Run::bytes).sum();
+        let more = new_bytes.saturating_sub(extra.size());
+        if shared.reserve(&extra, more).is_err() {
             return Ok(false);
         }
         if compaction.waiting.is_full(TopKExecution::WAITING_BYTES) {

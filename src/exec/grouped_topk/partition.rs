@@ -6,10 +6,11 @@ use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::group_engine::GroupIds;
-use super::any_sieve::{AnySieve, BestRows, partition_keys};
+use super::any_sieve::{AnySieve, BestRows};
 use super::plan::TopKPlan;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::Run;
+use crate::key::{Width, with_key};
 use crate::memory::SpillFile;
 
 /// Numbers the groups of one hash partition and finds their best rows. It uses its memory again for the next hash partition.
@@ -44,21 +45,33 @@ impl<W: GroupKey> PartitionReader<W> {
         self.sieve.take(groups, plan)
     }
 
-    /// Numbers the groups of those rows of a run that are in a hash partition. Returns the carried columns of these rows.
+    /// Numbers the groups of those rows of a run that are in a hash partition. The run has no keys.
     pub(super) fn number(
         &mut self,
         plan: &TopKPlan,
         part: usize,
         run: &Run,
         file: Option<&SpillFile>,
-    ) -> Result<Vec<ArrayRef>> {
+    ) -> Result<()> {
         self.group_keys.clear();
-        self.ids.clear();
-        if run.partition_range(part).is_empty() {
-            return Ok(Vec::new());
-        }
         run.group_keys
             .append_partition(part, file, &mut self.group_keys)?;
+        if !self.group_keys.is_empty() {
+            self.number_read(plan, part, run, file)?;
+        }
+        Ok(())
+    }
+
+    /// Numbers the groups of those rows of a run that are in a hash partition, whose group keys have been read. Returns the carried columns
+    /// of these rows.
+    fn number_read(
+        &mut self,
+        plan: &TopKPlan,
+        part: usize,
+        run: &Run,
+        file: Option<&SpillFile>,
+    ) -> Result<Vec<ArrayRef>> {
+        self.ids.clear();
         let carried = run.partition_carried(part, file)?;
         let column = |value| match value {
             ColumnarValue::Array(column) => Ok(column),
@@ -79,11 +92,17 @@ impl<W: GroupKey> PartitionReader<W> {
         run: &Run,
         file: Option<&SpillFile>,
     ) -> Result<()> {
-        let carried = self.number(plan, part, run, file)?;
-        if self.ids.is_empty() {
+        let rows = run.partition_range(part).len();
+        if rows == 0 {
             return Ok(());
         }
-        let keys = partition_keys(plan.keys.width(), run.columns[0].keys()?, part, file)?;
+        self.group_keys.clear();
+        let keys: Buffer = with_key!(plan.keys.width(), K => {
+            let mut keys = Vec::<K>::with_capacity(rows);
+            run.append_rows(part, file, &mut self.group_keys, &mut keys)?;
+            keys.into()
+        });
+        let carried = self.number_read(plan, part, run, file)?;
         self.sieve.push(self.groups.len(), &self.ids, &keys, &carried)
     }
 }

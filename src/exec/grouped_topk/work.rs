@@ -208,12 +208,15 @@ impl GroupedWork for TopKExecution {
         blocking(move || best_of_few(&shared, few, &memory)).await
     }
 
-    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize {
+    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>) -> Vec<usize> {
         let all: usize = partitions.sizes.iter().sum();
         let carried: usize = partitions.runs().map(|run| run.bytes()).sum();
         // The bytes of a row three times: as it was read, in the sieve, and in order; and the offsets of groups.
         let row = carried / all.max(1) + size_of::<W>() + 16;
-        partitions.sizes[part].min(USUAL_ROWS) * (3 * row + 24)
+        let sizes = partitions.sizes.iter();
+        sizes
+            .map(|rows| (*rows).min(USUAL_ROWS) * (3 * row + 24))
+            .collect()
     }
 
     fn worker<W: GroupKey>(partitions: &HashPartitions<Self, W>) -> Result<Worker<W>> {

@@ -1,5 +1,6 @@
 //! The queries of a join, collected once for all partitions.
 
+use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray};
@@ -53,11 +54,11 @@ impl QueryRows {
         let (mut rows, mut items) = (0, vec![0; schema.fields().len()]);
         while let Some(batch) = stream.try_next().await? {
             rows += batch.num_rows();
-            check_count(rows, "queries", u32::MAX as usize)?;
+            check_count(rows, format_args!("queries"), u32::MAX as usize)?;
             for ((items, column), field) in items.iter_mut().zip(batch.columns()).zip(schema.fields()) {
                 let (own, most) = list_items(column);
                 *items += own;
-                check_count(*items, &format!("items in lists of {}", field.name()), most)?;
+                check_count(*items, format_args!("items in lists of {}", field.name()), most)?;
             }
             // Once as it comes, and once where all are joined.
             memory.try_grow(2 * batch.get_array_memory_size())?;
@@ -74,7 +75,7 @@ impl QueryRows {
 }
 
 /// Refuses queries beyond what one array holds.
-fn check_count(count: usize, what: &str, most: usize) -> Result<()> {
+fn check_count(count: usize, what: fmt::Arguments<'_>, most: usize) -> Result<()> {
     if count > most {
         return exec_err!("the nearest rows of {count} {what}: at most {most} at once");
     }

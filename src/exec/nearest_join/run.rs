@@ -26,6 +26,7 @@ use super::table::TableRows;
 use crate::exec::operator::Execution;
 use crate::functions::VectorDistance;
 use crate::kernel::cpu::distance::{Floors, Marks, PAIR_BYTES, Pair, Room, VectorTiles, reaching};
+use crate::memory::is_exhausted;
 
 /// Bytes of the pairs of queries that are multiplied with a batch at once, and of the queries' components in `f64`.
 const GROUP_BYTES: usize = 8 << 20;
@@ -181,7 +182,14 @@ impl Task {
             let (count, held) = (of.len(), floors.bytes() + vectors.bytes());
             let working = held + count * queries.dimension * size_of::<f64>();
             let reserve = |pairs: usize| self.memory.try_resize(working + pairs * PAIR_BYTES);
-            reserve(count * expected)?;
+            match reserve(count * expected) {
+                // Fewer queries together need less.
+                Err(error) if group > GROUP_STEP && is_exhausted(&error) => {
+                    group = GROUP_STEP;
+                    continue;
+                }
+                reserved => reserved?,
+            }
             let room = Room {
                 pairs: count * expected,
                 grow: &reserve,

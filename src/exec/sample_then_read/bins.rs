@@ -99,7 +99,7 @@ impl<K: Key> ByReads for BinsOfOneWidth<K> {
 
     fn part(&self, _parts: usize, memory: MemoryReservation) -> Result<BinsPart<K>> {
         let cells = self.bins.as_ref().map_or(0, |bins| bins.len);
-        memory.try_grow(cells * size_of::<u64>())?;
+        memory.try_resize(cells * size_of::<u64>())?;
         Ok(BinsPart {
             spec: self.spec.clone(),
             bins: self.bins.clone(),

@@ -49,7 +49,7 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::{KeySpec, Width, with_key};
 use crate::quantile::{AnswerSpec, QuantileSpec, TypedAnswerSpec};
 use crate::select::while_reading::{SAMPLE, runs};
-use crate::threads::PartitionTasks;
+use crate::threads::partitions_in_order;
 
 /// The share of a memory limit, as a divisor, that rows may take which reads of all questions keep. Twice that is taken while a list of them grows.
 const KEPT_SHARE: usize = 4;
@@ -318,21 +318,18 @@ impl Reading {
             if let Some(other) = self.other.as_ref().filter(|_| question.is_left()) {
                 return first_column(execute_stream(Arc::clone(other), Arc::clone(&self.context))?).await;
             }
-            let (streams, mut tasks) = (self.input.read()?, PartitionTasks::new());
-            // All of them begin before one takes the memory for its rows.
-            let parts = streams
-                .iter()
-                .map(|_| question.part(streams.len(), self.memory.new_empty()));
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            for (partition, (stream, part)) in streams.into_iter().zip(parts).enumerate() {
+            let streams = self.input.read()?;
+            let partitions = streams.len();
+            let scans = streams.into_iter().map(|stream| {
                 let scan = Scan {
-                    part,
+                    part: question.part(partitions, self.memory.new_empty())?,
                     rows: self.input_rows.clone(),
                     compute: self.compute.clone(),
                 };
-                tasks.spawn(partition, scan.read(stream));
-            }
-            let parts = tasks.in_order().await?;
+                Ok(scan.read(stream))
+            });
+            let scans = scans.collect::<Result<_>>()?;
+            let parts = partitions_in_order(scans).await?;
             self.input_reads.add(1);
             let held = parts.iter().map(ReadPart::held).sum::<usize>();
             self.rows_held.add(held.saturating_sub(self.rows_held.value()));
@@ -362,11 +359,9 @@ impl Reading {
         if size == 0 || reserved.try_grow(2 * size as usize * bytes).is_err() {
             return Ok((Vec::new(), reserved));
         }
-        let mut tasks = PartitionTasks::new();
-        for (partition, stream) in self.input.read_rows(&runs(rows, size))?.into_iter().enumerate() {
-            tasks.spawn(partition, stream.try_collect::<Vec<_>>());
-        }
-        let sample = tasks.in_order().await?.concat();
+        let streams = self.input.read_rows(&runs(rows, size))?.into_iter();
+        let reads = streams.map(|stream| stream.try_collect::<Vec<_>>());
+        let sample = partitions_in_order(reads.collect()).await?.concat();
         self.sample_time.add_elapsed(start);
         Ok((sample, reserved))
     }

@@ -28,7 +28,8 @@ use super::scan::reserve;
 use super::store::RowStore;
 use super::{SortLimitExec, SortLimitWork};
 use crate::exec::operator::{Execution, Operator, Work};
-use crate::threads::PartitionTasks;
+use crate::kernel::cpu::columns::row_bytes;
+use crate::threads::partitions_in_order;
 
 /// Fetches all columns of the rows that its input names. The input has the columns that rows are ordered by, and the position of each
 /// row in the files.
@@ -183,10 +184,12 @@ impl LateFetch {
         // Pairs of a row's number in the files and its number in the store.
         let mut stored = Vec::with_capacity(sorted.len());
         if !sorted.is_empty() {
-            for batch in self.read(&sorted).await?.iter().flatten() {
+            let (read, memory) = self.read(&sorted).await?;
+            for batch in read.into_iter().flatten() {
+                memory.shrink(batch_bytes(&batch));
                 let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
                 let first = store.next();
-                let numbers = self.rows.numbers(batch, columns.len())?;
+                let numbers = self.rows.numbers(&batch, columns.len())?;
                 stored.extend(numbers.into_iter().zip(first..));
                 let columns = batch.project(&columns)?.columns().to_vec();
                 store.add(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
@@ -211,17 +214,35 @@ impl LateFetch {
         })
     }
 
-    /// Reads the rows of these ascending numbers: the batches of each partition of the scan.
-    async fn read(&self, numbers: &[u64]) -> Result<Vec<Vec<RecordBatch>>> {
+    /// Reads the rows of these ascending numbers: the batches of each partition of the scan, and the reservation of their bytes.
+    async fn read(&self, numbers: &[u64]) -> Result<(Vec<Vec<RecordBatch>>, Arc<MemoryReservation>)> {
+        let memory = Arc::new(self.memory.new_empty());
         let threads = self.context.session_config().target_partitions();
         let scan = self.rows.fetching(&self.schema, numbers, threads)?;
-        let mut tasks = PartitionTasks::new();
-        for partition in 0..scan.output_partitioning().partition_count() {
+        let partitions = 0..scan.output_partitioning().partition_count();
+        let reads = partitions.map(|partition| {
             let stream = scan.execute(partition, Arc::clone(&self.context))?;
-            tasks.spawn(partition, stream.try_collect::<Vec<_>>());
-        }
-        tasks.in_order().await
+            let (memory, k) = (Arc::clone(&memory), self.k);
+            let reserved = stream.map(move |batch| {
+                let batch = batch?;
+                let bytes = batch_bytes(&batch);
+                memory.try_grow(bytes).map_err(|error| {
+                    error.context(format!(
+                        "the first {k} rows: {bytes} more bytes wanted for those that are fetched"
+                    ))
+                })?;
+                Ok(batch)
+            });
+            Ok(reserved.try_collect::<Vec<_>>())
+        });
+        let batches = partitions_in_order(reads.collect::<Result<_>>()?).await?;
+        Ok((batches, memory))
     }
+}
+
+/// Bytes of the rows of a batch.
+fn batch_bytes(batch: &RecordBatch) -> usize {
+    batch.columns().iter().map(row_bytes).sum()
 }
 
 impl FetchedRows {

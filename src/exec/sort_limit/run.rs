@@ -22,8 +22,8 @@ use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::with_key;
 use crate::key::{Key, Width};
-use crate::threads::PartitionTasks;
 use crate::threads::blocking;
+use crate::threads::partitions_in_order;
 
 /// The first rows of all `streams` together, in order.
 pub(super) fn stream(
@@ -64,7 +64,8 @@ struct FirstRows {
     store: RowStore,
     /// Numbers of the rows of the answer, in order.
     numbers: Vec<u64>,
-    memory: MemoryReservation,
+    /// The reservations of the rows, each of one scan, and of the numbers.
+    memory: Vec<MemoryReservation>,
 }
 
 impl FirstRows {
@@ -94,12 +95,11 @@ async fn first_rows<K: Key>(
     streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
 ) -> Result<FirstRows> {
-    let mut tasks = PartitionTasks::new();
-    for (partition, stream) in streams.into_iter().enumerate() {
+    let scans = streams.into_iter().map(|stream| {
         let scan = SortLimitScan::<K>::try_new(Arc::clone(shared), &memory)?;
-        tasks.spawn(partition, scan.read(stream));
-    }
-    let scans = tasks.in_order().await?;
+        Ok(scan.read(stream))
+    });
+    let scans = partitions_in_order(scans.collect::<Result<_>>()?).await?;
     shared.floor.finish();
     let shared = Arc::clone(shared);
     blocking(move || {
@@ -119,28 +119,28 @@ fn merged<K: Key>(
     may_fail!("top_merge");
     let mut best = Best::<K>::try_new(plan.k)?;
     let mut store = RowStore::new(Arc::clone(&plan.schema));
-    let mut held = 0;
+    let mut held = Vec::with_capacity(scans.len() + 1);
     for scan in scans {
-        let (keys, own) = (scan.best.keys(), scan.best.rows());
-        held += scan.store.bytes();
+        let (keys, own, rows_bytes) = (scan.best.keys(), scan.best.rows(), scan.store.bytes());
         // A copy of the numbers, and the memory of the sort at the end.
         let numbers = size_of_val(own);
         let sorting = plan.k.min(best.rows().len() + own.len()) * size_of::<(K, u64)>();
         reserve(
             &memory,
-            held + best.held_bytes() + best.more_bytes(own.len()) + numbers + sorting,
+            best.held_bytes() + best.more_bytes(own.len()) + numbers + sorting,
             plan.k,
         )?;
         let first = store.append(scan.store);
         let own: Vec<u64> = own.iter().map(|row| row + first).collect();
         best.push(keys, Places::Each(&own))?;
-        // The memory of its rows is in `held`.
-        scan.memory.free();
+        scan.memory.shrink(scan.memory.size().saturating_sub(rows_bytes));
+        held.push(scan.memory);
     }
+    held.push(memory);
     let (_, numbers) = best.into_sorted()?;
     Ok(FirstRows {
         store,
         numbers,
-        memory,
+        memory: held,
     })
 }

@@ -215,7 +215,7 @@ impl<K: Key> SortLimitScan<K> {
         Ok(kept)
     }
 
-    /// Reserves the memory of the rows and `more` bytes. If they are not there, drops all rows that are not among the best first.
+    /// Reserves the memory of the rows and `more` bytes. If they are not there, drops all rows that are not among the best first, if it can.
     fn make_room(&mut self, more: usize) -> Result<()> {
         let held = |scan: &Self| scan.best.held_bytes() + scan.store.bytes() + more;
         if self.memory.try_resize(held(self)).is_ok() {
@@ -235,17 +235,18 @@ impl<K: Key> SortLimitScan<K> {
         self.best.tighten()
     }
 
-    /// Drops rows that are not among the best.
+    /// Drops rows that are not among the best, if there is memory for the copy of those that stay.
     fn compact(&mut self) -> Result<()> {
         may_fail!("top_compact");
         // The old chunks and the new ones are in memory at the same time.
         let wanted = self.best.rows().len() as f64 / self.store.rows().max(1) as f64;
         let extra = self.memory.new_empty();
-        reserve(
-            &extra,
-            (self.store.bytes() as f64 * wanted) as usize,
-            self.shared.plan.k,
-        )?;
+        if extra
+            .try_resize((self.store.bytes() as f64 * wanted) as usize)
+            .is_err()
+        {
+            return Ok(());
+        }
         self.store.compact(self.best.rows_mut())
     }
 

@@ -61,7 +61,7 @@ impl Merged {
         for body in read_rows(batch, &schema, &columns.specs)? {
             match body? {
                 Body::State(state) => self.add_state(state)?,
-                Body::Reply(reply) => self.replies.entry(reply.column).or_default().add_reply(reply)?,
+                Body::Reply(reply) => self.replies.entry(reply.column).or_default().add_reply(*reply)?,
                 Body::Keys(_, lists) => {
                     for List { column, number, keys } in lists {
                         self.replies.entry(column).or_default().add_keys(number, keys)?;

@@ -98,10 +98,10 @@ pub(super) struct List {
 pub(super) enum Body<'a> {
     /// The coordinator's state, as bytes.
     State(&'a [u8]),
-    /// A shard's reply without its keys.
-    Reply(ShardReply),
+    /// A shard's reply without its keys. It is boxed, as headers are, so that the rows of groups, which are many, take less memory.
+    Reply(Box<ShardReply>),
     /// A report about a class of groups.
-    Header(Header),
+    Header(Box<Header>),
     /// Counts of a group's keys, for each key column.
     Intervals(Vec<Vec<Interval>>),
     /// The progress of a group's ranks for each key column: as bytes, and as it was read from them.
@@ -120,17 +120,17 @@ impl<'a> Body<'a> {
         let mut reader = Reader::new("row between stages", bytes);
         let body = match reader.byte("kind of row")? {
             STATE => Body::State(reader.take(reader.left(), "state")?),
-            REPLY => Body::Reply(ShardReply {
+            REPLY => Body::Reply(Box::new(ShardReply {
                 column: column(&mut reader, specs)?,
                 fingerprint: ColumnFingerprint::read(&mut reader)?,
                 reply: Reply::read(&mut reader)?,
                 lengths: reader.numbers("lists of keys")?,
-            }),
-            HEADER => Body::Header(Header {
+            })),
+            HEADER => Body::Header(Box::new(Header {
                 many: reader.flag("kind of exchange")?,
                 own: InputFingerprint::read(&mut reader)?,
                 expected: InputFingerprint::read(&mut reader)?,
-            }),
+            })),
             INTERVALS => {
                 let read = |spec: &KeySpec| intervals(&mut reader, spec.width().max_key());
                 Body::Intervals(specs.iter().map(read).collect::<Result<_>>()?)
@@ -259,7 +259,7 @@ pub(super) fn group_rows<'a>(
     for (row, body) in read {
         let class = classes.value(row);
         match body? {
-            Body::Header(own) => header(class, own)?,
+            Body::Header(own) => header(class, *own)?,
             body => {
                 rows.push(row as u32);
                 bodies.push((class, body));

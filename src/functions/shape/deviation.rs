@@ -12,7 +12,7 @@
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::i256;
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
 use super::asked::Asked;
 use super::number::{NumberKind, Numbers, float, key_at, rounded};
@@ -194,7 +194,12 @@ impl Deviation {
     fn quarter(&self, fourfold: i256) -> Result<KeyBits> {
         let result = self.result();
         if self.kind == NumberKind::Units {
-            return Ok(result.integer_key(rounded(fourfold, i256::from_i128(4))?));
+            let deviation = rounded(fourfold, i256::from_i128(4))?;
+            let key = result.integer_key(deviation);
+            if result.integer(key) != deviation {
+                return exec_err!("mad: {deviation} is more than {} holds", result.data_type());
+            }
+            return Ok(key);
         }
         let fourfold = fourfold.to_i128();
         let fourfold =

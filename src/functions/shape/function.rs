@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::{Result, internal_err, plan_err};
+use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
@@ -13,6 +13,7 @@ use datafusion::logical_expr::{
 use super::asked::{Asked, Question, ShapeAccumulator, ShapeGroups};
 use super::call::{Constants, check_distinct, evaluated_constants};
 use super::deviation::Deviation;
+use super::distinct::DistinctCount;
 use super::fences::{TukeyFences, fences_fields};
 use super::frequency::{Frequency, counted_fields};
 use super::histogram::{EquiDepth, EquiWidth, bin_fields, edge_type};
@@ -131,6 +132,7 @@ impl ShapeFunction {
                 let asked = EquiWidth::try_new(&spec, bins)?;
                 Ok(about_keys::<M, _>(spec, asked, is_distinct))
             }
+            (ShapeName::CountDistinct, _) => Ok(about_any::<M, _>(order, DistinctCount, true)),
             (ShapeName::Fences, _) => Ok(about_keys::<M, _>(KeySpec::try_new(x)?, TukeyFences, is_distinct)),
             (_, constants) => self.about_numbers::<M>(x, constants, is_distinct),
         }
@@ -195,11 +197,19 @@ impl AggregateUDFImpl for ShapeFunction {
             ShapeName::TopValues => list_of(counted_fields(&x)),
             ShapeName::Histogram => list_of(bin_fields(&x)),
             ShapeName::EquiWidth => list_of(bin_fields(&edge_type(&x)?)),
+            ShapeName::CountDistinct => DataType::Int64,
             ShapeName::Fences => DataType::Struct(fences_fields(&x)),
             name @ (ShapeName::Mad | ShapeName::TrimmedMean | ShapeName::WinsorizedMean) => {
                 number_type(name, &x)?
             }
         })
+    }
+
+    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
+        match self.sql_name {
+            ShapeName::CountDistinct => Ok(ScalarValue::Int64(Some(0))),
+            _ => ScalarValue::try_new_null(data_type),
+        }
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {

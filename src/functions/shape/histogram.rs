@@ -1,11 +1,13 @@
 //! `histogram(x, bins [, 'equi-depth' | 'equi-width'])`: how many values lie between edges.
 //!
-//! Each bin holds the values above its low edge, up to and including its high edge; the first one holds its low edge too. Bins whose two
-//! edges would be equal are left out, except where there is one value only.
+//! Each bin holds the values above its low edge, up to and including its high edge; the first one holds its low edge too. There may
+//! be fewer bins than are asked for.
 //!
-//! - `'equi-depth'`: the edges are values of the column, the least one and those of the ranks ceil(i n / bins).
+//! - `'equi-depth'`: the edges are values of the column, the least one and those of the ranks ceil(i n / bins). Bins without values are left
+//!   out, where one value fills several; the first bin may begin and end with the least value.
 //! - `'equi-width'`: the edges part the distance from the least to the greatest value evenly. They are rounded to the type in which a
-//!   quantile by `linear` is given, and values are compared with the rounded edges.
+//!   quantile by `linear` is given, and values are compared with the rounded edges. Bins whose rounded edges are equal are left out, unless
+//!   all values are.
 
 use std::sync::Arc;
 
@@ -38,6 +40,8 @@ pub(super) struct Bins<E> {
     counts: Vec<u64>,
     /// Number of bins of each group.
     lengths: Vec<usize>,
+    /// Number of bins of all groups that have ended.
+    ended: usize,
 }
 
 impl<E> Bins<E> {
@@ -49,8 +53,8 @@ impl<E> Bins<E> {
 
     /// Ends the bins of a group.
     pub(super) fn end(&mut self) {
-        let before: usize = self.lengths.iter().sum();
-        self.lengths.push(self.counts.len() - before);
+        self.lengths.push(self.counts.len() - self.ended);
+        self.ended = self.counts.len();
     }
 
     /// The bins as lists, from the arrays of their edges.
@@ -101,18 +105,16 @@ impl<C: InOrder> Asked<C> for EquiDepth {
     type Answers = Bins<C::Item>;
 
     fn answer(&self, _: &C::Spec, sorted: &Sorted<'_, C>, answers: &mut Self::Answers) -> Result<()> {
-        let (n, values) = (sorted.n(), sorted.values());
+        let n = sorted.n();
         // More bins than values have no more edges.
         let bins = n.min(self.0 as u64);
         let (mut low, mut before) = (None, 0);
         for bin in 1..=bins {
-            let rank = (u128::from(bin) * u128::from(n)).div_ceil(bins.into()) as u64;
-            let high = sorted.at(rank)?;
-            let is_same = |low| values.compare(low, values, high).is_eq();
-            if low.is_some_and(is_same) {
+            let rank = part_of(n, bin, bins);
+            if rank <= before {
                 continue;
             }
-            let through = sorted.count_while(|item| values.compare(item, values, high).is_le());
+            let (high, through) = sorted.through(rank)?;
             answers.push(low.unwrap_or(sorted.at(1)?), high, through - before);
             (low, before) = (Some(high), through);
         }
@@ -124,6 +126,14 @@ impl<C: InOrder> Asked<C> for EquiDepth {
         let low = values.array(spec, &answers.lows)?;
         let high = values.array(spec, &answers.highs)?;
         answers.lists(low, high)
+    }
+}
+
+/// `bin / bins` of `n`, rounded up.
+fn part_of(n: u64, bin: u64, bins: u64) -> u64 {
+    match bin.checked_mul(n) {
+        Some(product) => product.div_ceil(bins),
+        None => (u128::from(bin) * u128::from(n)).div_ceil(bins.into()) as u64,
     }
 }
 
@@ -169,13 +179,16 @@ impl EquiWidth {
 
     /// The upper edges of all bins, from the least and the greatest value, ascending.
     fn edges(&self, spec: &KeySpec, ends: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
-        let bins = self.bins as u64;
-        let mut edges = Vec::with_capacity(self.bins);
+        let mut edges = self.between.parts(spec, ends, self.bins as u64)?;
         let mut low = self.between.part(spec, ends, 0, 1)?;
-        for bin in 1..=bins {
+        for edge in &mut edges {
             // Rounding never turns edges around.
-            low = self.between.part(spec, ends, bin, bins)?.max(low);
-            edges.push(low);
+            low = low.max(*edge);
+            *edge = low;
+        }
+        if let Some(last) = edges.last_mut() {
+            // Between zeros of both signs there is nothing to add to the first.
+            *last = (*last).max(self.between.part(spec, [ends[1]; 2], 0, 1)?);
         }
         Ok(edges)
     }
@@ -186,9 +199,9 @@ impl EquiWidth {
     /// An execution error for ends that are not finite.
     pub(crate) fn tops(&self, spec: &KeySpec, ends: [KeyBits; 2]) -> Result<Vec<KeyBits>> {
         check_finite(spec, ends)?;
-        let mut edges = self.edges(spec, ends)?;
-        edges.pop();
-        edges.into_iter().map(|edge| self.top(spec, ends, edge)).collect()
+        let edges = self.edges(spec, ends)?;
+        let inner = edges.split_last().map_or(&edges[..], |(_, inner)| inner);
+        inner.iter().map(|edge| self.top(spec, ends, *edge)).collect()
     }
 
     /// The greatest key between two ends that an edge is not below; one less the first end if there is none.
@@ -225,13 +238,16 @@ impl EquiWidth {
     ) -> Result<ArrayRef> {
         let mut answers = Bins::default();
         match ends {
-            Some(ends) => self.bins(spec, ends, through, &mut answers)?,
+            Some(ends) => {
+                let edges = self.edges(spec, ends)?;
+                self.bins(spec, ends, &edges, through.iter().copied(), &mut answers)?;
+            }
             None => answers.end(),
         }
         answers.array(&self.between.result)
     }
 
-    /// Adds the bins of a group between its ends. `through`: numbers of values up to the edges of all bins.
+    /// Adds the bins of a group between its ends. `edges`: the upper edges of all bins; `through`: numbers of values up to them.
     ///
     /// # Errors
     /// Internal errors only.
@@ -239,16 +255,16 @@ impl EquiWidth {
         &self,
         spec: &KeySpec,
         ends: [KeyBits; 2],
-        through: &[u64],
+        edges: &[KeyBits],
+        through: impl Iterator<Item = u64>,
         answers: &mut Bins<KeyBits>,
     ) -> Result<()> {
         let (mut low, mut before) = (self.between.part(spec, ends, 0, 1)?, 0);
-        let edges = self.edges(spec, ends)?;
-        for (bin, (high, through)) in (1..).zip(edges.into_iter().zip(through)) {
-            let is_empty = high == low && (bin < self.bins || *through == before);
+        for (bin, (high, through)) in (1..).zip(edges.iter().zip(through)) {
+            let is_empty = *high == low && (bin < self.bins || through == before);
             if !is_empty {
-                answers.push(low, high, through - before);
-                (low, before) = (high, *through);
+                answers.push(low, *high, through - before);
+                (low, before) = (*high, through);
             }
         }
         answers.end();
@@ -277,10 +293,16 @@ impl<K: Key> Asked<Vec<K>> for EquiWidth {
             return Ok(());
         }
         let ends = [key_at(sorted, 1)?, key_at(sorted, sorted.n())?];
-        let tops = self.tops(spec, ends)?.into_iter();
-        let through = tops.map(|top| sorted.count_while(|item| key_of(item) <= top));
-        let through: Vec<u64> = through.chain([sorted.n()]).collect();
-        self.bins(spec, ends, &through, answers)
+        check_finite(spec, ends)?;
+        let edges = self.edges(spec, ends)?;
+        let (mut through, last) = (Vec::with_capacity(edges.len()), edges.len() - 1);
+        for edge in &edges[..last] {
+            let top = self.top(spec, ends, *edge)?;
+            let before = through.last().copied().unwrap_or(0);
+            through.push(sorted.count_while_from(before, |item| key_of(item) <= top));
+        }
+        through.push(sorted.n());
+        self.bins(spec, ends, &edges, through.into_iter(), answers)
     }
 
     fn finish(&self, _: &KeySpec, _: &Vec<K>, answers: Self::Answers) -> Result<ArrayRef> {

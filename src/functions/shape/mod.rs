@@ -8,13 +8,15 @@
 //! | `mad(x)` | the median of the absolute deviations from the median |
 //! | `trimmed_mean(x, p)`, `winsorized_mean(x, p)` | [means](mean) in which floor(p n) values at each end do not count, or count as what is next to them |
 //! | `histogram(x, bins [, kind])` | list of [bins](histogram) with their edges and counts |
+//! | `count_distinct_exact(x)` | the number of distinct values; 0 of none |
 //!
-//! NULLs are skipped; no values give NULL. The accumulators hold the values of a group ([`held`], and flat memory for many groups) and hand
-//! them over [in order](sorted); a [question](asked) reads them once.
+//! NULLs are skipped; no values give NULL where the table does not say otherwise. The accumulators hold the values of a group ([`held`],
+//! and flat memory for many groups) and hand them over [in order](sorted); a [question](asked) reads them once.
 
 mod asked;
 mod call;
 mod deviation;
+mod distinct;
 mod fences;
 mod frequency;
 mod function;

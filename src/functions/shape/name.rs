@@ -21,13 +21,15 @@ pub(crate) enum ShapeName {
     Histogram,
     /// `histogram(x, bins, 'equi-width')`: the type of its answer is another.
     EquiWidth,
+    /// `count_distinct_exact(x)`.
+    CountDistinct,
     /// `tukey_fences(x)` of profiles, which SQL does not have.
     Fences,
 }
 
 impl ShapeName {
     /// All names in SQL.
-    pub(crate) const ALL: [ShapeName; 8] = [
+    pub(crate) const ALL: [ShapeName; 9] = [
         ShapeName::Mode,
         ShapeName::TopValues,
         ShapeName::ApproxTopK,
@@ -36,6 +38,7 @@ impl ShapeName {
         ShapeName::WinsorizedMean,
         ShapeName::Histogram,
         ShapeName::EquiWidth,
+        ShapeName::CountDistinct,
     ];
 
     /// The name in SQL.
@@ -49,6 +52,7 @@ impl ShapeName {
             ShapeName::WinsorizedMean => "winsorized_mean",
             ShapeName::Histogram => "histogram",
             ShapeName::EquiWidth => "histogram_equi_width",
+            ShapeName::CountDistinct => "count_distinct_exact",
             ShapeName::Fences => "tukey_fences",
         }
     }
@@ -56,7 +60,7 @@ impl ShapeName {
     /// Number of arguments.
     pub(super) fn arguments(self) -> usize {
         match self {
-            ShapeName::Mode | ShapeName::Mad | ShapeName::Fences => 1,
+            ShapeName::Mode | ShapeName::Mad | ShapeName::CountDistinct | ShapeName::Fences => 1,
             _ => 2,
         }
     }
@@ -64,7 +68,9 @@ impl ShapeName {
     /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(self, count: usize) -> String {
         let takes = match self {
-            ShapeName::Mode | ShapeName::Mad | ShapeName::Fences => "1 argument: the values",
+            ShapeName::Mode | ShapeName::Mad | ShapeName::CountDistinct | ShapeName::Fences => {
+                "1 argument: the values"
+            }
             ShapeName::TopValues | ShapeName::ApproxTopK => {
                 "2 arguments: the values, and a constant number of them"
             }

@@ -9,7 +9,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 use super::call::{check_arguments, check_distinct};
 use super::function::{ShapeFunction, shape};
 use super::name::ShapeName;
-use crate::functions::call::constant;
+use crate::functions::call::{constant, no_order};
 
 /// The function that a call means, and its arguments: the kind of a histogram is an argument in SQL, and a function of its own in a plan.
 ///
@@ -36,7 +36,7 @@ pub(crate) fn plan_call(
     match order_by {
         [] => {}
         [order] if sql_name == ShapeName::Mode && order.asc && args == [order.expr.clone()] => {}
-        [order, ..] => return plan_err!("{sql_name} takes no order but its own: remove ORDER BY {order}"),
+        order_by => no_order(sql_name, order_by)?,
     }
     check_arguments(sql_name, &args)?;
     Ok((shape(sql_name), args))

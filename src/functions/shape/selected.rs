@@ -98,6 +98,15 @@ pub(crate) fn asked_of_ranks(call: &AggregateFunction) -> Result<Option<(Quantil
             Some((quantile_spec, AnswerForm::Bins))
         }
         (ShapeName::Fences, _) => Some((quartiles()?, AnswerForm::Fences)),
+        (ShapeName::CountDistinct, _) => {
+            let (quantiles, method, descending) = (Vec::new(), Method::Disc, false);
+            let quantile_spec = QuantileSpec {
+                quantiles,
+                method,
+                descending,
+            };
+            Some((quantile_spec, AnswerForm::Count))
+        }
         _ => None,
     })
 }

@@ -67,14 +67,42 @@ impl<'a, C: InOrder> Sorted<'a, C> {
         found.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values", self.n()))
     }
 
+    /// The item of a rank, from 1, and the number of values up to it and those equal to it.
+    ///
+    /// # Errors
+    /// An internal error for a rank that no value has.
+    pub(super) fn through(&self, rank: u64) -> Result<(C::Item, u64)> {
+        let item = self.at(rank)?;
+        Ok(match &self.kind {
+            Kind::Listed(_) => {
+                let is_same = |other| self.values.compare(other, self.values, item).is_eq();
+                (item, self.count_while_from(rank, is_same))
+            }
+            Kind::Counted(_, ends) => (item, ends[ends.partition_point(|end| *end < rank)]),
+        })
+    }
+
     /// Number of values in front for which `holds`, which holds for none behind one for which it does not.
     pub(super) fn count_while(&self, holds: impl Fn(C::Item) -> bool) -> u64 {
+        self.count_while_from(0, holds)
+    }
+
+    /// As [`Self::count_while`], where it is known to hold for the first `from` values. Takes time logarithmic in the number of values
+    /// from there to the end of those for which it holds.
+    pub(super) fn count_while_from(&self, from: u64, holds: impl Fn(C::Item) -> bool) -> u64 {
         match &self.kind {
-            Kind::Listed(items) => items.partition_point(|item| holds(*item)) as u64,
-            Kind::Counted(items, ends) => match items.partition_point(|item| holds(*item)) {
-                0 => 0,
-                before => ends[before - 1],
-            },
+            Kind::Listed(items) => searched(items, from as usize, holds) as u64,
+            Kind::Counted(items, ends) => {
+                let known = if from == 0 {
+                    0
+                } else {
+                    ends.partition_point(|end| *end <= from)
+                };
+                match searched(items, known, holds) {
+                    0 => 0,
+                    before => ends[before - 1],
+                }
+            }
         }
     }
 
@@ -96,4 +124,17 @@ impl<'a, C: InOrder> Sorted<'a, C> {
             }
         }
     }
+}
+
+/// Number of items in front for which `holds`, which holds for the first `from` and for none behind one for which it does not.
+fn searched<I: Copy>(items: &[I], from: usize, holds: impl Fn(I) -> bool) -> usize {
+    let (mut known, mut step) = (from, 1);
+    while let Some(item) = items.get(known + step - 1)
+        && holds(*item)
+    {
+        known += step;
+        step *= 2;
+    }
+    let open = &items[known..items.len().min(known + step - 1)];
+    known + open.partition_point(|item| holds(*item))
 }

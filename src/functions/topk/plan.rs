@@ -9,7 +9,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 
 use super::call::{check_arguments, check_rows};
 use super::{TopKBy, TopKName, topk_aggregate};
-use crate::functions::call::constant;
+use crate::functions::call::{constant, no_order};
 
 /// The function that a call means, with its direction, and the other arguments.
 ///
@@ -55,9 +55,7 @@ pub(crate) fn plan_ends(
         return Ok(None);
     }
     let name = function.name();
-    if let Some(order) = order_by.first() {
-        return plan_err!("{name} takes no order but its own: remove ORDER BY {order}");
-    }
+    no_order(name, order_by)?;
     check_rows(&name, "values", k)?;
     let sql_name = if is_max { TopKName::Max } else { TopKName::Min };
     let planned = topk_aggregate(sql_name, !is_max);

@@ -70,6 +70,9 @@ pub(crate) struct ByteStrings {
 }
 
 impl ByteStrings {
+    /// Bytes that a list which can spill begins with.
+    pub(crate) const BEGINNING_BYTES: usize = Chunk::memory(SPARE.0, SPARE.1);
+
     /// An empty list, which reserves the memory of its values.
     pub(crate) fn reserving(reservation: MemoryReservation) -> Self {
         Self {
@@ -86,9 +89,8 @@ impl ByteStrings {
     pub(crate) fn spilling(reservation: MemoryReservation, spilling: Option<Spilling>) -> Result<Self> {
         let mut spare = None;
         if spilling.is_some() {
-            let (bytes, number) = SPARE;
-            reserve_to_begin(&reservation, Chunk::memory(bytes, number))?;
-            spare = Some(Chunk::with_capacity(bytes, number)?);
+            reserve_to_begin(&reservation, Self::BEGINNING_BYTES)?;
+            spare = Some(Chunk::with_capacity(SPARE.0, SPARE.1)?);
         }
         Ok(Self {
             spilling,

@@ -10,10 +10,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::CudaBackend;
 use super::column::DeviceColumn;
-use super::shard::{CudaShard, is_refused};
+use super::shard::CudaShard;
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::{Backend, Shard};
 use crate::key::KeySpec;
+use crate::memory::is_exhausted;
 use crate::threads::Stop;
 
 /// Opens shards on a device. Their values go to shards of `rest` when device memory ends, or when the device does not work.
@@ -106,7 +107,7 @@ impl<B: Backend + Clone> OverflowShard<B> {
             return Err(error);
         };
         // A device that failed has lost its values.
-        if self.rest.is_some() || !(is_refused(&error) || device.device_bytes() == 0) {
+        if self.rest.is_some() || !(is_exhausted(&error) || device.device_bytes() == 0) {
             self.backend.failed.store(true, Ordering::Relaxed);
             return Err(error);
         }

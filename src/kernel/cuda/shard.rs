@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
@@ -27,7 +27,7 @@ use crate::failpoint::may_fail;
 use crate::kernel::round::{Reply, Request, share};
 use crate::kernel::{Backend, Shard};
 use crate::key::{KeyBits, KeySpec, Width, dense};
-use crate::memory::MemoryBudget;
+use crate::memory::{MemoryBudget, is_exhausted};
 use crate::threads::Stop;
 use crate::threads::locked;
 
@@ -439,12 +439,7 @@ impl CudaShard {
 pub(super) fn granted<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(given) => Ok(Some(given)),
-        Err(error) if is_refused(&error) => Ok(None),
+        Err(error) if is_exhausted(&error) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Whether the error says that memory of the device or of the pool ended.
-pub(crate) fn is_refused(error: &DataFusionError) -> bool {
-    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }

@@ -226,7 +226,12 @@ impl SpillFile {
         if into.is_empty() {
             return Ok(());
         }
-        let (first, last) = (self.sums.block(offset), self.sums.block(end - 1));
+        let first = self.sums.block(offset);
+        let last = if end <= first.end {
+            first
+        } else {
+            self.sums.block(end - 1)
+        };
         let is_whole = [first.start == offset, last.end == end];
         if is_whole != [true; 2] && last.end - first.start <= NEAR as u64 {
             return self.read_near(offset, into, first, last.end);
@@ -239,7 +244,8 @@ impl SpillFile {
             self.read_near(offset, head, first, first.end)?;
         }
         self.reader.read_exact_at(from, whole)?;
-        self.check(self.sums.block(from), whole)?;
+        let first_whole = if is_whole[0] { first } else { self.sums.block(from) };
+        self.check(first_whole, whole)?;
         if tail.is_empty() {
             return Ok(());
         }

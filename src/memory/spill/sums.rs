@@ -11,14 +11,14 @@
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::finalised;
 
-/// Fewest bytes of a block, but for the last one of a piece, and one that a longer piece follows. A block takes 6 bytes of memory.
+/// Fewest bytes of a block, but for the last one of a piece, and one that a longer piece follows. A block takes 6.5 bytes of memory.
 pub(super) const LEAST: usize = 768;
 
 /// Most bytes of a block.
 pub(super) const MOST: usize = 4 << 10;
 
 /// Blocks from one whose place is known to the next.
-const STRIDE: usize = 64;
+const STRIDE: usize = 16;
 
 /// Bytes that are mixed into the sums of a block at a time.
 const ROW: usize = 128;

@@ -7,17 +7,16 @@
 //! ```
 //! Repeated values cost no memory, however many there are.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use datafusion::common::{DataFusionError, Result};
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::common::{DataFusionError, Result, internal_err};
 
 use super::ByteStringSelection;
 use super::gather::PART_BYTES;
 use super::level::{WorkChunk, each_value, work_chunks_of};
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{ByteStrings, DistinctByteStrings, hash};
-use crate::memory::{RoundMemory, Spilling};
+use crate::memory::{RoundMemory, is_exhausted};
 use crate::threads::Stop;
 use crate::threads::locked;
 
@@ -71,10 +70,11 @@ impl ByteStringSelection {
     /// # Errors
     /// `ResourcesExhausted` where memory is refused and there is no disk, or no room on it; when cancelled.
     pub(crate) async fn distinct(&self, values: ByteStrings) -> Result<Vec<ByteStrings>> {
+        // All lists begin before tables take memory.
+        let lists = (0..self.pool.threads().max(1))
+            .map(|_| ByteStrings::spilling(self.memory.new_empty(), self.disk.clone()));
         let outputs = Arc::new(Outputs {
-            lists: Mutex::default(),
-            memory: self.memory.new_empty(),
-            disk: self.disk.clone(),
+            lists: Mutex::new(lists.collect::<Result<_>>()?),
         });
         let is_spilled = values.is_spilled();
         let ranges = if is_spilled {
@@ -106,7 +106,12 @@ impl ByteStringSelection {
                 parts.extend(self.dealt_by_hash(part).await?);
             }
         }
-        Outputs::into_lists(outputs)
+        let mut lists = std::mem::take(&mut *locked(&outputs.lists));
+        // At least one remains.
+        lists.sort_by_key(|list| std::cmp::Reverse(list.len()));
+        let used = lists.iter().take_while(|list| list.len() > 0).count();
+        lists.truncate(used.max(1));
+        Ok(lists)
     }
 
     /// Adds the distinct values of each range to `outputs`. Ranges that there is no memory for come back, with the error.
@@ -120,9 +125,7 @@ impl ByteStringSelection {
             may_fail!("value_distinct");
             match part.table(&round_memory, stop) {
                 Ok(table) => outputs.add(table.values(), stop).map(|()| None),
-                Err(error) if matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) => {
-                    Ok(Some((part, error)))
-                }
+                Err(error) if is_exhausted(&error) => Ok(Some((part, error))),
                 Err(error) => Err(error),
             }
         };
@@ -155,41 +158,22 @@ impl ByteStringSelection {
     }
 }
 
-/// The lists of distinct values: one for each thread at most, so that each thread has at most one file.
+/// The lists of distinct values: one for each thread, so that each thread has at most one file.
 struct Outputs {
     /// The lists that no thread is adding to.
     lists: Mutex<Vec<ByteStrings>>,
-    memory: MemoryReservation,
-    disk: Option<Spilling>,
 }
 
 impl Outputs {
     fn add(&self, values: &ByteStrings, stop: &Stop) -> Result<()> {
         // A poisoned lock is fine: no thread can panic while it takes or puts a list.
         let list = locked(&self.lists).pop();
-        let mut list = match list {
-            Some(list) => list,
-            None => self.new_list()?,
+        let Some(mut list) = list else {
+            return internal_err!("more threads than lists of distinct values");
         };
         let all = WorkChunk::Pieces(values.pieces());
         each_value(values, &all, stop, |value| list.push(value).map(drop))?;
-        self.lists
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(list);
+        locked(&self.lists).push(list);
         Ok(())
-    }
-
-    fn new_list(&self) -> Result<ByteStrings> {
-        ByteStrings::spilling(self.memory.new_empty(), self.disk.clone())
-    }
-
-    /// All lists, at least one.
-    fn into_lists(outputs: Arc<Self>) -> Result<Vec<ByteStrings>> {
-        let mut lists = std::mem::take(&mut *locked(&outputs.lists));
-        if lists.is_empty() {
-            lists.push(outputs.new_list()?);
-        }
-        Ok(lists)
     }
 }

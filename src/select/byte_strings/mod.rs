@@ -288,16 +288,17 @@ impl ByteStringSelection {
 
     /// Shards with the keys of the bytes that follow the common prefix, which is `common` bytes long.
     async fn shards<K: PrefixKey>(&self, level: &Level, common: usize) -> Result<Vec<Box<dyn Shard>>> {
-        let (values, backend) = (Arc::clone(&level.values), Arc::clone(&self.backend));
+        let (values, backend) = (Arc::clone(&level.values), &self.backend);
         let round_memory = Arc::clone(&self.round_memory);
         let chunks = self.work_chunks(level).into_iter();
-        let items = chunks.map(|chunk| (chunk, self.memory.new_empty()));
-        let fill = move |(chunk, memory): (WorkChunk, MemoryReservation), stop: &Stop| {
+        // All shards begin before one of them is filled, whose spill file takes memory for its checksums.
+        let items = chunks.map(|chunk| Ok((chunk, backend.open(&K::spec(), self.memory.new_empty())?)));
+        let items = items.collect::<Result<Vec<_>>>()?;
+        let fill = move |(chunk, mut shard): (WorkChunk, Box<dyn Shard>), stop: &Stop| {
             may_fail!("value_keys");
             // One block is filled while the shard takes in the other.
             let bytes = 2 * BLOCK * size_of::<K>() + values.largest_block();
             let _held = round_memory.hold(bytes, "keys of values")?;
-            let mut shard = backend.open(&K::spec(), memory)?;
             let mut keys = Vec::with_capacity(BLOCK);
             each_value(&values, &chunk, stop, |value| {
                 keys.push(K::of(&value[common..]));
@@ -310,7 +311,7 @@ impl ByteStringSelection {
             shard.append(&K::array(keys), None)?;
             Ok(shard)
         };
-        self.pool.map(items.collect(), fill).await
+        self.pool.map(items, fill).await
     }
 }
 

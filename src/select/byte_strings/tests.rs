@@ -1,11 +1,17 @@
 //! Selections from byte strings, compared with a sort.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use datafusion::arrow::array::BooleanArray;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use futures::FutureExt;
 
 use super::*;
 use crate::kernel::CpuBackend;
+use crate::kernel::round::Request;
+use crate::key::KeySpec;
 use crate::quantile::{Method, Quantile};
 
 /// Number of values: more than are selected by comparing.
@@ -254,4 +260,79 @@ fn values_on_disk_are_selected_in_little_memory() {
             "{name}"
         );
     }
+}
+
+/// A backend whose shards must all be open before one of them is filled.
+#[derive(Debug, Default)]
+struct OpenedFirst {
+    inner: CpuBackend,
+    opened: Arc<AtomicUsize>,
+}
+
+/// A shard of [`OpenedFirst`].
+struct Filled {
+    inner: Box<dyn Shard>,
+    opened: Arc<AtomicUsize>,
+}
+
+impl Backend for OpenedFirst {
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>> {
+        if self.opened.load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(Filled {
+            inner: self.inner.open(spec, reservation)?,
+            opened: Arc::clone(&self.opened),
+        }))
+    }
+}
+
+impl Shard for Filled {
+    fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
+        assert_eq!(self.opened.load(Ordering::SeqCst), 3);
+        self.inner.append(values, filter)
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.inner.held_bytes()
+    }
+
+    fn split(&mut self, values: u64) -> Option<Box<dyn Shard>> {
+        self.inner.split(values)
+    }
+
+    fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
+        self.inner.answer(request, stop)
+    }
+}
+
+#[test]
+fn every_shard_has_its_first_memory_before_one_is_filled() {
+    let mut parts = vec![
+        ByteStrings::default(),
+        ByteStrings::default(),
+        ByteStrings::default(),
+    ];
+    let mut sorted: Vec<String> = (0..MANY).map(|i| format!("{:016}", mixed(i))).collect();
+    for (i, text) in sorted.iter().enumerate() {
+        parts[i % 3].push(text.as_bytes()).unwrap();
+    }
+    let selection = ByteStringSelection {
+        backend: Arc::new(OpenedFirst::default()),
+        ..selection(ThreadPool::scoped(3, Stop::default()))
+    };
+    let quantile_spec = asked();
+    let solution = selection
+        .solve(ByteStrings::merged(parts), &[&quantile_spec])
+        .now_or_never()
+        .unwrap()
+        .unwrap();
+    sorted.sort_unstable();
+    let median = solution.value_at(MANY as u64 / 2).unwrap();
+    assert_eq!(median, sorted[MANY / 2 - 1].as_bytes());
 }

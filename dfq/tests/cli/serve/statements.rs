@@ -127,6 +127,17 @@ async fn values_are_bound_by_their_types() {
             .get::<_, i32>(0),
         5
     );
+    // Before they are bound they are described, also where NULL is not allowed.
+    let sql = "SELECT exact_quantiles(f, $1), topk_by(x, f, $2) FROM t";
+    let statement = client
+        .prepare_typed(sql, &[Type::FLOAT8, Type::INT8])
+        .await
+        .unwrap();
+    let row = client.query_one(&statement, &[&0.5_f64, &3_i64]).await.unwrap();
+    assert_eq!(
+        (row.get::<_, f64>(0), row.get::<_, Vec<i64>>(1)),
+        (2500.0, vec![10_000, 9_999, 9_998])
+    );
     // Types of an answer are told before it runs: both sides of a union are as wide as the wider.
     let row = client
         .query("SELECT 1::INT AS n UNION ALL SELECT 2.5 ORDER BY 1", &[])

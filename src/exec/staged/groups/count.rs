@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{ColumnFingerprint, InputFingerprint};
@@ -20,7 +20,7 @@ use crate::kernel::cpu::groups::intervals::{self, GroupCounts};
 use crate::kernel::cpu::groups::numbered::{Chunk, NumberedKeys};
 use crate::key::with_key;
 use crate::key::{self, KeySpec, Width, mixed, words};
-use crate::memory::FreePages;
+use crate::memory::{FreePages, is_exhausted};
 use crate::sketch::dyadic::{Interval, merged};
 use crate::threads::Stop;
 
@@ -304,9 +304,4 @@ fn add_counts(own: &mut GroupCounts, more: GroupCounts) {
     for (own, more) in own.checks.iter_mut().zip(more.checks) {
         *own = own.wrapping_add(more);
     }
-}
-
-/// Whether an error says that there is no memory.
-fn is_exhausted(error: &DataFusionError) -> bool {
-    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }

@@ -14,7 +14,7 @@ use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
 use super::group_key::HASH_PARTITIONS;
-use super::partitioned::{PartitionStarts, Partitioned, Storage, write};
+use super::partitioned::{PartitionStarts, Partitioned, Storage, spill_together, write};
 use crate::key::ByteSpec;
 use crate::memory::{FreePages, Pages, SpillFile};
 use crate::threads::Stop;
@@ -157,7 +157,7 @@ impl PartitionedBytes {
 
     /// Moves lengths and values to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
-        self.lengths.spill(size_of::<u32>(), file)?;
+        spill_together(&mut [(&mut self.lengths, size_of::<u32>())], file)?;
         let starts = self.starts.windows(2);
         self.storage
             .spill(starts.map(|pair| (pair[1] - pair[0]) as usize), file)
@@ -177,7 +177,7 @@ impl PartitionedBytes {
     ) -> Result<()> {
         self.lengths.append_partition(partition, file, lengths)?;
         let range = self.starts[partition] as usize..self.starts[partition + 1] as usize;
-        self.storage.append(range, file, bytes)
+        self.storage.append(&range, range.clone(), file, bytes)
     }
 
     /// Replaces `lengths` by the lengths, in bytes, of the values in a range of a hash partition.
@@ -237,7 +237,8 @@ impl<'a> PartitionedBytesReader<'a> {
             }
             self.bytes.clear();
             let range = self.at..self.at + bytes;
-            self.values.storage.append(range, self.file, &mut self.bytes)?;
+            let storage = &self.values.storage;
+            storage.append(&range, range.clone(), self.file, &mut self.bytes)?;
             let mut start = 0;
             for (number, length) in lengths.iter().enumerate().take(last).skip(first) {
                 let end = start + *length as usize;

@@ -5,20 +5,28 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::buffer::Buffer;
-use datafusion::arrow::datatypes::{Field, Schema};
-use datafusion::arrow::ipc::reader::StreamDecoder;
-use datafusion::arrow::ipc::writer::StreamWriter;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::ipc::reader::{FileDecoder, StreamDecoder};
+use datafusion::arrow::ipc::writer::{IpcWriteOptions, StreamEncoder};
+use datafusion::arrow::ipc::{Block, MetadataVersion};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::{row_bytes, to_write};
 use super::super::row_ranges::RowRanges;
+use super::partitioned::WRITE_BYTES;
 use crate::memory::SpillFile;
 
 /// Least bytes of rows that are written together. Small hash partitions that lie side by side share the overhead of one
 /// Arrow IPC message.
 const CHUNK_BYTES: usize = 4 << 10;
+
+/// Alignment of the buffers in a message, in bytes: that of the widest values.
+const ALIGNMENT: usize = 16;
+
+/// Version of the messages' metadata.
+const VERSION: MetadataVersion = MetadataVersion::V5;
 
 /// Columns of the rows of a run, in order of hash partition.
 pub(crate) struct Carried {
@@ -36,22 +44,138 @@ enum Rows {
 
 /// Rows in a file.
 struct Chunks {
+    schema: SchemaRef,
+    has_dictionaries: bool,
     /// The rows of each chunk: those of some neighbouring hash partitions.
     rows: RowRanges,
     chunks: Vec<Chunk>,
 }
 
-/// An Arrow IPC stream in a file.
+/// Rows in a file: an Arrow IPC message, or an Arrow IPC stream where rows have dictionaries, which are messages of their own.
 struct Chunk {
     offset: u64,
     length: usize,
 }
 
 impl Chunks {
+    /// No chunks yet; about `count` will share `rows` rows.
+    fn of(columns: &[ArrayRef], rows: usize, count: usize) -> Self {
+        let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
+        let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+        Self {
+            has_dictionaries: has_dictionaries(&schema),
+            schema: Arc::new(schema),
+            rows: RowRanges::of_about(rows / count.max(1)),
+            chunks: Vec::with_capacity(count),
+        }
+    }
+
     /// Bytes of memory held.
     fn bytes(&self) -> usize {
         self.rows.bytes() + self.chunks.capacity() * size_of::<Chunk>()
     }
+
+    /// Reads a range of rows, all of which lie in one chunk.
+    fn read(&self, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
+        let Some((at, first)) = self.rows.find(range.start) else {
+            return internal_err!("rows {range:?} lie in no chunk");
+        };
+        let chunk = &self.chunks[at];
+        let file = file.ok_or_else(|| internal_datafusion_err!("spilled rows without their file"))?;
+        let mut bytes = vec![0; chunk.length];
+        file.read_at(chunk.offset, &mut bytes)?;
+        // The arrays lie in the bytes that were read, without a copy.
+        let batch = match self.has_dictionaries {
+            true => StreamDecoder::new().decode(&mut Buffer::from_vec(bytes))?,
+            false => self.decode(bytes)?,
+        };
+        match batch {
+            Some(batch) if range.end - first <= batch.num_rows() => {
+                Ok(slices(batch.columns(), &(range.start - first..range.end - first)))
+            }
+            _ => internal_err!("spilled rows {range:?} are not there"),
+        }
+    }
+
+    /// The rows of a message; `None` if it has none.
+    fn decode(&self, message: Vec<u8>) -> Result<Option<RecordBatch>> {
+        // A message is a marker of four bytes, the length of the metadata, the metadata, and the body.
+        let metadata = message.get(4..8).and_then(|length| length.try_into().ok());
+        let metadata = metadata.and_then(|length| usize::try_from(i32::from_le_bytes(length)).ok());
+        let head = metadata.map(|metadata| metadata + 8);
+        let Some(head) = head.filter(|head| *head <= message.len()) else {
+            return internal_err!("a message of spilled rows is cut off");
+        };
+        let block = Block::new(0, head as i32, (message.len() - head) as i64);
+        let decoder = FileDecoder::new(Arc::clone(&self.schema), VERSION);
+        Ok(decoder.read_record_batch(&block, &Buffer::from_vec(message))?)
+    }
+}
+
+/// Whether rows have dictionaries.
+fn has_dictionaries(schema: &Schema) -> bool {
+    let is_one = |field: &&Field| matches!(field.data_type(), DataType::Dictionary(..));
+    schema.flattened_fields().iter().any(is_one)
+}
+
+/// Chunks that are written to a file together.
+struct Messages {
+    schema: SchemaRef,
+    has_dictionaries: bool,
+    encoder: StreamEncoder,
+    bytes: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl Messages {
+    /// No chunks yet, of the kind of `chunks`.
+    fn try_new(chunks: &Chunks) -> Result<Self> {
+        let (schema, has_dictionaries) = (&chunks.schema, chunks.has_dictionaries);
+        let mut encoder = encoder(schema)?;
+        if !has_dictionaries {
+            // The first call also encodes the schema, which readers do not need.
+            encoder.encode(&RecordBatch::new_empty(Arc::clone(schema)))?;
+        }
+        Ok(Self {
+            schema: Arc::clone(schema),
+            has_dictionaries,
+            encoder,
+            bytes: Vec::with_capacity(2 * WRITE_BYTES),
+            lengths: Vec::new(),
+        })
+    }
+
+    /// Adds rows.
+    fn add(&mut self, columns: &[ArrayRef]) -> Result<()> {
+        let columns = columns.iter().map(to_write).collect::<Result<_>>()?;
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
+        let before = self.bytes.len();
+        for buffer in self.encoder.encode(&batch)? {
+            self.bytes.extend_from_slice(&buffer);
+        }
+        self.lengths.push(self.bytes.len() - before);
+        if self.has_dictionaries {
+            // An encoder writes schema and dictionaries once, and each chunk needs them.
+            self.encoder = encoder(&self.schema)?;
+        }
+        Ok(())
+    }
+
+    /// Moves all chunks to the end of `file`, and their places to the end of `chunks`.
+    fn write(&mut self, file: &mut SpillFile, chunks: &mut Vec<Chunk>) -> Result<()> {
+        let mut offset = file.append_pieces(&self.bytes, self.lengths.iter().copied())?;
+        for length in self.lengths.drain(..) {
+            chunks.push(Chunk { offset, length });
+            offset += length as u64;
+        }
+        self.bytes.clear();
+        Ok(())
+    }
+}
+
+fn encoder(schema: &Schema) -> Result<StreamEncoder> {
+    let options = IpcWriteOptions::try_new(ALIGNMENT, false, VERSION)?;
+    Ok(StreamEncoder::try_new_with_options(schema, options)?)
 }
 
 impl Carried {
@@ -99,7 +223,7 @@ impl Carried {
     pub(crate) fn range(&self, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ColumnarValue>> {
         let mut rows = match &self.rows {
             Rows::Memory(columns) => slices(columns, &range),
-            Rows::Disk(chunks) => read(chunks, range, file)?,
+            Rows::Disk(chunks) => chunks.read(range, file)?,
         }
         .into_iter();
         let column = |constant: &Option<ScalarValue>| match constant {
@@ -129,26 +253,18 @@ impl Carried {
         }
         let partitions: Vec<Range<usize>> = partitions.collect();
         let rows = partitions.last().map_or(0, |partition| partition.end);
-        let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
-        let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let each = self.total.div_ceil(rows.max(1)).max(1);
         let joined = joined(&partitions, CHUNK_BYTES.div_ceil(each));
-        let mut chunks = Chunks {
-            rows: RowRanges::of_about(rows / joined.len().max(1)),
-            chunks: Vec::with_capacity(joined.len()),
-        };
+        let mut chunks = Chunks::of(columns, rows, joined.len());
+        let mut messages = Messages::try_new(&chunks)?;
         for rows in joined {
-            let own = slices(columns, &rows);
-            let own = own.iter().map(to_write).collect::<Result<_>>()?;
-            let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
-            writer.write(&RecordBatch::try_new(Arc::clone(&schema), own)?)?;
-            let stream = writer.into_inner()?;
             chunks.rows.push(rows.len());
-            chunks.chunks.push(Chunk {
-                offset: file.append(&stream)?,
-                length: stream.len(),
-            });
+            messages.add(&slices(columns, &rows))?;
+            if messages.bytes.len() >= WRITE_BYTES {
+                messages.write(file, &mut chunks.chunks)?;
+            }
         }
+        messages.write(file, &mut chunks.chunks)?;
         chunks.rows.shrink_to_fit();
         self.rows = Rows::Disk(chunks);
         Ok(())
@@ -173,27 +289,10 @@ fn joined(partitions: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
     chunks
 }
 
-/// Reads a range of rows, all of which lie in one chunk.
-fn read(chunks: &Chunks, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
-    let Some((at, first)) = chunks.rows.find(range.start) else {
-        return internal_err!("rows {range:?} lie in no chunk");
-    };
-    let chunk = &chunks.chunks[at];
-    let file = file.ok_or_else(|| internal_datafusion_err!("spilled rows without their file"))?;
-    let mut stream = vec![0; chunk.length];
-    file.read_at(chunk.offset, &mut stream)?;
-    // The decoder's arrays lie in the bytes that were read, without a copy.
-    match StreamDecoder::new().decode(&mut Buffer::from_vec(stream))? {
-        Some(batch) if range.end - first <= batch.num_rows() => {
-            Ok(slices(batch.columns(), &(range.start - first..range.end - first)))
-        }
-        _ => internal_err!("spilled rows {range:?} are not there"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::{Int64Array, StringViewArray};
+    use datafusion::arrow::array::{BooleanArray, DictionaryArray, Int64Array, StringViewArray};
+    use datafusion::arrow::datatypes::Int8Type;
     use datafusion::execution::runtime_env::RuntimeEnv;
 
     use super::*;
@@ -210,13 +309,29 @@ mod tests {
 
     #[test]
     fn what_is_read_back_is_what_was_spilled() {
+        for with_dictionaries in [false, true] {
+            check_spilled(with_dictionaries);
+        }
+    }
+
+    fn check_spilled(with_dictionaries: bool) {
         let rows = 5000;
         let numbers = Int64Array::from_iter((0..rows).map(|i| (i % 7 > 0).then_some(i as i64)));
         let texts = StringViewArray::from_iter(
             (0..rows)
                 .map(|i| (i % 5 > 0).then(|| format!("a text that is longer than what a view holds {i}"))),
         );
+        let words: DictionaryArray<Int8Type> = (0..rows)
+            .map(|i| (i % 3 > 0).then_some(["a", "b"][i % 2]))
+            .collect();
+        let words: ArrayRef = match with_dictionaries {
+            true => Arc::new(words),
+            false => Arc::new(BooleanArray::from_iter(
+                (0..rows).map(|i| (i % 3 > 0).then_some(i % 2 > 0)),
+            )),
+        };
         let columns = vec![
+            ColumnarValue::Array(words),
             ColumnarValue::Array(Arc::new(numbers)),
             ColumnarValue::Scalar(ScalarValue::Int32(Some(3))),
             ColumnarValue::Array(Arc::new(texts)),

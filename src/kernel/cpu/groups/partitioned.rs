@@ -1,11 +1,16 @@
 //! Integers and bytes in order of hash partition, in memory or in a spill file.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
 
+use super::group_key::HASH_PARTITIONS;
 use crate::memory::{FreePages, Pages, SpillFile};
+
+/// Columns side by side are written to the file once they have this many bytes.
+pub(super) const WRITE_BYTES: usize = 64 << 10;
 
 /// The index of the first row of each hash partition, and the number of all rows.
 #[derive(Debug, Clone)]
@@ -25,6 +30,11 @@ impl PartitionStarts {
     /// The index of the first row of each hash partition, and the number of all rows.
     pub(super) fn offsets(&self) -> &[u32] {
         &self.0
+    }
+
+    /// Number of rows of each hash partition.
+    pub(super) fn lengths(&self) -> impl Iterator<Item = usize> + Clone {
+        self.0.windows(2).map(|ends| (ends[1] - ends[0]) as usize)
     }
 
     /// The indices of the rows of a hash partition.
@@ -47,15 +57,40 @@ pub(crate) struct Partitioned {
 /// The storage of integers or bytes.
 pub(super) enum Storage {
     Memory(Pages<u8>),
-    /// In the spill file of the scan, from this offset in bytes on.
-    Disk(u64),
+    /// In the spill file of the scan.
+    Disk(Place),
+}
+
+/// The place of a column in a spill file, where the columns of each hash partition lie side by side.
+///
+/// ```text
+/// hash partition 0                 | hash partition 1
+/// group keys | column 0 | column 1 | group keys | column 0 | ..
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// The offset of the first hash partition in the file.
+    offset: u64,
+    /// Bytes of a row in all columns.
+    row: usize,
+    /// Bytes of a row in the columns before this one.
+    before: usize,
+}
+
+impl Place {
+    /// The offset of a value of `size` bytes, of the hash partition that has the values in the range `partition`.
+    fn offset(self, partition: &Range<usize>, value: usize, size: usize) -> u64 {
+        let inside = partition.len() * self.before + (value - partition.start) * size;
+        self.offset + (partition.start * self.row + inside) as u64
+    }
 }
 
 impl Storage {
-    /// Appends the values of type `T` in a range of indices. `file` is the file that they were spilled to, if they
-    /// were.
+    /// Appends the values of type `T` in a range of indices, which lies in the range `partition` of the indices of a hash partition. `file` is
+    /// the file that they were spilled to, if they were.
     pub(super) fn append<T: bytemuck::Pod>(
         &self,
+        partition: &Range<usize>,
         Range { start, end }: Range<usize>,
         file: Option<&SpillFile>,
         out: &mut Vec<T>,
@@ -66,11 +101,11 @@ impl Storage {
             (Storage::Memory(pages), _) => {
                 out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
             }
-            (Storage::Disk(offset), Some(file)) => {
+            (Storage::Disk(place), Some(file)) => {
                 let from = out.len();
                 out.resize(from + (end - start), T::zeroed());
                 let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
-                file.read_at(offset + (start * size) as u64, bytes)?;
+                file.read_at(place.offset(partition, start, size), bytes)?;
             }
             (Storage::Disk(_), None) => return internal_err!("spilled rows without their file"),
         }
@@ -86,10 +121,92 @@ impl Storage {
         if let Storage::Memory(pages) = self {
             let bytes: usize = partitions.clone().sum();
             let offset = file.append_pieces(&pages.words()[..bytes], partitions)?;
-            *self = Storage::Disk(offset);
+            let (row, before) = (1, 0);
+            *self = Storage::Disk(Place { offset, row, before });
         }
         Ok(())
     }
+}
+
+/// Moves columns, each with the bytes of a value, to the end of `file`: those of each hash partition side by side. All have the same number of
+/// values in each hash partition. The first two columns are one piece of the file, since they are read together.
+pub(super) fn spill_together(columns: &mut [(&mut Partitioned, usize)], file: &mut SpillFile) -> Result<()> {
+    let Some(starts) = columns.first().map(|(column, _)| column.starts.clone()) else {
+        return Ok(());
+    };
+    let sizes: Vec<usize> = columns.iter().map(|(_, size)| *size).collect();
+    let (row, together) = (sizes.iter().sum(), sizes.iter().take(2).sum::<usize>());
+    let (mut bytes, mut pieces) = (Vec::with_capacity(2 * WRITE_BYTES), Vec::new());
+    let offset = file.len();
+    for rows in (0..HASH_PARTITIONS).map(|partition| starts.range(partition)) {
+        let is_long = rows.len() * row >= WRITE_BYTES;
+        if is_long || bytes.len() >= WRITE_BYTES {
+            file.append_pieces(&bytes, pieces.drain(..))?;
+            bytes.clear();
+        }
+        for (column, size) in columns.iter() {
+            let Storage::Memory(pages) = &column.storage else {
+                return internal_err!("rows that are spilled already");
+            };
+            let values = &pages.words()[rows.start * size..rows.end * size];
+            if is_long {
+                file.append(values)?;
+            } else {
+                bytes.extend_from_slice(values);
+            }
+        }
+        if !is_long {
+            pieces.push(rows.len() * together);
+            pieces.extend(sizes.iter().skip(2).map(|size| rows.len() * size));
+        }
+    }
+    file.append_pieces(&bytes, pieces)?;
+    let mut before = 0;
+    for (column, size) in columns {
+        column.storage = Storage::Disk(Place { offset, row, before });
+        before += *size;
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// The buffer for columns that are read together, of [`WRITE_BYTES`].
+    static TOGETHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Appends the values that two columns of the same rows have in a hash partition. Where they lie side by side in `file`, they are read at once.
+pub(super) fn append_together<A: bytemuck::Pod, B: bytemuck::Pod>(
+    (a, b): (&Partitioned, &Partitioned),
+    partition: usize,
+    file: Option<&SpillFile>,
+    (to_a, to_b): (&mut Vec<A>, &mut Vec<B>),
+) -> Result<()> {
+    let rows = a.starts.range(partition);
+    let length = rows.len() * (size_of::<A>() + size_of::<B>());
+    if let (Storage::Disk(at), Storage::Disk(next), Some(file)) = (&a.storage, &b.storage, file)
+        && at.offset == next.offset
+        && at.before + size_of::<A>() == next.before
+        && (1..WRITE_BYTES).contains(&length)
+    {
+        return TOGETHER.with_borrow_mut(|bytes| {
+            bytes.resize(WRITE_BYTES, 0);
+            let bytes = &mut bytes[..length];
+            file.read_at(at.offset(&rows, rows.start, size_of::<A>()), bytes)?;
+            let (of_a, of_b) = bytes.split_at(rows.len() * size_of::<A>());
+            append_bytes(of_a, to_a);
+            append_bytes(of_b, to_b);
+            Ok(())
+        });
+    }
+    a.append_partition(partition, file, to_a)?;
+    b.append_partition(partition, file, to_b)
+}
+
+/// Appends values that lie in `bytes`.
+fn append_bytes<T: bytemuck::Pod>(bytes: &[u8], out: &mut Vec<T>) {
+    let from = out.len();
+    out.resize(from + bytes.len() / size_of::<T>(), T::zeroed());
+    bytemuck::cast_slice_mut(&mut out[from..]).copy_from_slice(bytes);
 }
 
 impl Partitioned {
@@ -119,7 +236,8 @@ impl Partitioned {
         file: Option<&SpillFile>,
         out: &mut Vec<T>,
     ) -> Result<()> {
-        self.storage.append(self.starts.range(partition), file, out)
+        let rows = self.starts.range(partition);
+        self.storage.append(&rows, rows.clone(), file, out)
     }
 
     /// Replaces `out` by the values in a range of a hash partition. `range` counts from the first row of the hash
@@ -132,16 +250,9 @@ impl Partitioned {
         out: &mut Vec<T>,
     ) -> Result<()> {
         out.clear();
-        let start = self.starts.range(partition).start;
-        let range = start + range.start..start + range.end;
-        self.storage.append(range, file, out)
-    }
-
-    /// Moves the values, of `size` bytes each, to the end of `file`.
-    pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
-        let starts = self.starts.offsets().windows(2);
-        self.storage
-            .spill(starts.map(|pair| (pair[1] - pair[0]) as usize * size), file)
+        let rows = self.starts.range(partition);
+        let range = rows.start + range.start..rows.start + range.end;
+        self.storage.append(&rows, range, file, out)
     }
 
     /// Number of values in a hash partition.
@@ -154,5 +265,74 @@ impl Partitioned {
 pub(super) fn write<T: Copy>(values: &[T], indices: &[u32], out: &mut [T]) {
     for (value, index) in values.iter().zip(indices) {
         out[*index as usize] = *value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::runtime_env::RuntimeEnv;
+
+    use super::*;
+    use crate::memory::Spiller;
+
+    fn columns(starts: &PartitionStarts) -> (Partitioned, Partitioned, Partitioned) {
+        fn column<T: bytemuck::Pod>(starts: &PartitionStarts, value: impl Fn(u64) -> T) -> Partitioned {
+            let fill = |out: &mut [T]| {
+                for (row, out) in out.iter_mut().enumerate() {
+                    *out = value(row as u64 * 7919);
+                }
+            };
+            Partitioned::filled(starts, None, fill).unwrap()
+        }
+        (
+            column(starts, |row| row as u32),
+            column(starts, |row| row << 20),
+            column(starts, |row| u128::from(row) << 70),
+        )
+    }
+
+    /// Columns that lie side by side give back what they were filled with: whole hash partitions, ranges, and two columns at once.
+    #[test]
+    fn columns_side_by_side_come_back() {
+        let lengths: Vec<u32> = (0..HASH_PARTITIONS as u32)
+            .map(|partition| match partition % 5 {
+                0 => 0,
+                1 => 1,
+                2 => partition,
+                _ if partition == 503 => 3 * WRITE_BYTES as u32,
+                _ => 300,
+            })
+            .collect();
+        let starts = PartitionStarts::from_counts(&lengths);
+        let (a, b, c) = columns(&starts);
+        let (mut on_disk_a, mut on_disk_b, mut on_disk_c) = columns(&starts);
+        let mut file = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
+        file.append(b"something before").unwrap();
+        let mut together = [(&mut on_disk_a, 4), (&mut on_disk_b, 8), (&mut on_disk_c, 16)];
+        spill_together(&mut together, &mut file).unwrap();
+        assert_eq!(file.len(), 16 + 28 * starts.rows() as u64);
+        let file = Some(&file);
+        for (partition, rows) in lengths.iter().map(|rows| *rows as usize).enumerate() {
+            let (mut group_keys, mut keys) = ([vec![9_u32], Vec::new()], [vec![9_u64], Vec::new()]);
+            let to = (&mut group_keys[0], &mut keys[0]);
+            append_together((&on_disk_a, &on_disk_b), partition, file, to).unwrap();
+            a.append_partition(partition, None, &mut group_keys[1]).unwrap();
+            b.append_partition(partition, None, &mut keys[1]).unwrap();
+            assert_eq!(group_keys[0][1..], group_keys[1]);
+            assert_eq!(keys[0][1..], keys[1]);
+            let (mut read, mut kept) = (Vec::<u128>::new(), Vec::new());
+            for range in [0..rows, rows / 3..rows / 2] {
+                on_disk_c.read(partition, range.clone(), file, &mut read).unwrap();
+                c.read(partition, range, None, &mut kept).unwrap();
+                assert_eq!(read, kept);
+            }
+        }
+        let error = on_disk_a
+            .append_partition(1, None, &mut Vec::<u32>::new())
+            .unwrap_err();
+        assert!(error.to_string().contains("without their file"), "{error}");
+        let mut again = [(&mut on_disk_a, 4)];
+        let mut other = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
+        assert!(spill_together(&mut again, &mut other).is_err());
     }
 }

@@ -23,7 +23,7 @@ use super::super::store::encode;
 use super::bytes::{PartitionedBytes, WaitingBytes};
 use super::carried::Carried;
 use super::group_key::HASH_PARTITIONS;
-use super::partitioned::{PartitionStarts, Partitioned, write};
+use super::partitioned::{PartitionStarts, Partitioned, append_together, spill_together, write};
 use crate::key::{Encoding, Key, KeySpec, Width, with_key, words};
 use crate::memory::{FreePages, SpillFile};
 
@@ -140,6 +140,22 @@ impl Run {
         self.group_keys.starts.range(partition)
     }
 
+    /// Appends the group keys of the rows of a hash partition, and their keys in the first column, which has one in every row. `file` is the
+    /// file that the run was spilled to, if it was.
+    ///
+    /// # Errors
+    /// Errors of reading the file; an internal error if the column has byte strings.
+    pub(crate) fn append_rows<W: Key, K: Key>(
+        &self,
+        partition: usize,
+        file: Option<&SpillFile>,
+        group_keys: &mut Vec<W>,
+        keys: &mut Vec<K>,
+    ) -> Result<()> {
+        let values = self.columns[0].keys()?;
+        append_together((&self.group_keys, values), partition, file, (group_keys, keys))
+    }
+
     /// The further columns of the rows of a hash partition. `file` is the file that the run was spilled to, if it was.
     ///
     /// # Errors
@@ -152,28 +168,50 @@ impl Run {
         self.carried.range(self.partition_range(partition), file)
     }
 
-    /// Estimated bytes of the further columns of a hash partition, as if all rows took equally many.
-    pub(crate) fn partition_carried_bytes(&self, partition: usize) -> usize {
-        let each = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
-        (each * self.partition_range(partition).len() as f64) as usize
+    /// Adds the number of rows in each hash partition to `rows`.
+    pub(crate) fn add_partition_rows(&self, rows: &mut [usize]) {
+        for (rows, own) in rows.iter_mut().zip(self.group_keys.starts.lengths()) {
+            *rows += own;
+        }
     }
 
-    /// Moves the run to the end of `file`. Returns the bytes of memory that this frees.
+    /// Raises `bytes` to the bytes that the further columns take in each hash partition, as if all rows took equally many.
+    pub(crate) fn raise_to_carried_bytes(&self, bytes: &mut [usize]) {
+        let row = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
+        if row > 0.0 {
+            for (bytes, rows) in bytes.iter_mut().zip(self.group_keys.starts.lengths()) {
+                *bytes = (*bytes).max((row * rows as f64) as usize);
+            }
+        }
+    }
+
+    /// Moves the run to the end of `file`. Returns the bytes of memory that this frees. After an error the run cannot be used.
     ///
     /// # Errors
     /// Errors of writing the file.
     pub(crate) fn spill<W>(&mut self, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
         let before = self.bytes();
-        self.group_keys.spill(size_of::<W>(), file)?;
+        if !self.is_in_memory() {
+            return Ok(0);
+        }
+        let mut of_rows = vec![(&mut self.group_keys, size_of::<W>())];
         for (column, spec) in self.columns.iter_mut().zip(specs) {
-            if let Some(own) = &mut column.own {
-                own.spill(size_of::<W>(), file)?;
-            }
-            match &mut column.values {
-                RunValues::Keys(keys) => keys.spill(spec.width().bytes(), file)?,
-                RunValues::Bytes(values) => values.spill(file)?,
+            let size = spec.width().bytes();
+            match (&mut column.own, &mut column.values) {
+                (None, RunValues::Keys(keys)) => of_rows.push((keys, size)),
+                (Some(own), RunValues::Keys(keys)) => {
+                    spill_together(&mut [(own, size_of::<W>())], file)?;
+                    spill_together(&mut [(keys, size)], file)?;
+                }
+                (own, RunValues::Bytes(values)) => {
+                    if let Some(own) = own {
+                        spill_together(&mut [(own, size_of::<W>())], file)?;
+                    }
+                    values.spill(file)?;
+                }
             }
         }
+        spill_together(&mut of_rows, file)?;
         let starts = &self.group_keys.starts;
         self.carried.spill(
             (0..HASH_PARTITIONS).map(|partition| starts.range(partition)),
