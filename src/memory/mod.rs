@@ -33,6 +33,12 @@ pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<(
     })
 }
 
+/// Moves all bytes of `other` to `memory`. No other consumer can take them in between.
+pub(crate) fn take_over(memory: &MemoryReservation, other: &MemoryReservation) {
+    memory.grow(other.size());
+    other.free();
+}
+
 /// Reserves `bytes` for keys or values. `false` if the pool refuses, but they can be spilled by `spilling`.
 ///
 /// # Errors

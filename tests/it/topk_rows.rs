@@ -436,17 +436,17 @@ async fn rows_go_to_disk_where_others_hold_the_pool() {
     let table = numbers(1_200_000, |r| (r % 150_000) as i64);
     let ctx = session(2);
     register(&ctx, "t", &table, 2, 8192);
-    for sql in [CALL, ROWS] {
+    for (sql, partitions) in [(CALL, 1), (ROWS, 1), (CALL, 3), (ROWS, 3)] {
         let expected = sorted_rows(&ctx, sql).await;
         for megabytes in [20, 28, 48] {
             const LIMIT: usize = 256 << 20;
             let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(LIMIT));
             let others = MemoryConsumer::new("others").register(&pool);
             others.grow(LIMIT - (megabytes << 20));
-            let small = within(pool, 1);
-            register(&small, "t", &table, 1, 8192);
+            let small = within(pool, partitions);
+            register(&small, "t", &table, partitions, 8192);
             let found = sorted_rows(&small, sql).await;
-            assert_same(&found, &expected, &format!("{megabytes} MB left: {sql}"));
+            assert_same(&found, &expected, &format!("{megabytes} MB left, {partitions} partitions: {sql}"));
             if megabytes == 20 {
                 let line = analyzed(&small, sql).await;
                 assert!(!line.contains("spill_count=0"), "{line}");

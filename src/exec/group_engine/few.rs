@@ -43,6 +43,9 @@ impl<T: GroupedWork, W: GroupKey> FewGroups<T, W> {
         if work.partitions_few(&scans, memory) {
             return Ok(Err(scans));
         }
+        for scan in &mut scans {
+            scan.rows.end(&scan.shared)?;
+        }
         let scans = scans.into_iter().zip(maps).collect();
         Ok(Ok(Self { ids, scans }))
     }

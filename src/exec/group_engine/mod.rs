@@ -91,11 +91,6 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         false
     }
 
-    /// Number of rows of a batch that are taken in at a time, where a scan may hold `_share` bytes.
-    fn rows_at_a_time(&self, batch: &RecordBatch, _share: usize) -> usize {
-        batch.num_rows()
-    }
-
     /// Evaluates the expressions over a batch.
     ///
     /// # Errors
@@ -150,7 +145,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Ends a scan whose rows are partitioned. Memory of the state that remains is reserved in `memory`.
+    /// Ends a scan whose rows are partitioned. `memory`, which is that of its state, becomes that of the state that remains.
     ///
     /// # Errors
     /// `ResourcesExhausted`; DataFusion's.

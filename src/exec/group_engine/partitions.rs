@@ -24,6 +24,8 @@ const LEAST_BYTES: usize = 64 << 10;
 pub(in crate::exec) struct Scanned<T: GroupedWork, W: GroupKey> {
     pub(in crate::exec) rows: PartitionedRows<W>,
     pub(in crate::exec) held: T::Scanned<W>,
+    /// Memory of `held`.
+    _memory: MemoryReservation,
 }
 
 /// What workers tell each other.
@@ -69,11 +71,19 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         threads: usize,
     ) -> Result<Self> {
         let scanned = |scan: GroupScan<T, W>| {
-            // `scanned` reserves anew what remains.
-            scan.memory.free();
-            let held = shared.work.scanned(scan.held, scan.ids, &memory)?;
-            let rows = scan.rows;
-            Ok(Scanned { rows, held })
+            let GroupScan {
+                rows,
+                memory,
+                held,
+                ids,
+                ..
+            } = scan;
+            let held = shared.work.scanned(held, ids, &memory)?;
+            Ok(Scanned {
+                rows,
+                held,
+                _memory: memory,
+            })
         };
         let mut partitions = Self {
             scans: scans.into_iter().map(scanned).collect::<Result<_>>()?,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::ColumnarValue;
@@ -12,11 +13,23 @@ use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, WaitingRows, run_bytes, scatter};
 use crate::key::KeySpec;
-use crate::memory::FreePages;
-use crate::memory::SpillFile;
+use crate::memory::{FreePages, SpillFile};
 
 /// Once its runs hold this many bytes, a scan tries to drop rows that cannot be part of the answer.
 const COMPACT_BYTES: usize = 64 << 20;
+
+/// Bytes that a scan reserves for the rows that it takes in at a time, before it reads; a quarter of its share of the memory at most.
+const FLOOR_BYTES: usize = 1 << 20;
+
+/// A scan that is refused these bytes begins with so many times less.
+const FEWER: usize = 4;
+
+/// Bytes that a row takes, besides those of its columns, until it is in its hash partition: its group key, its key, and the number of the
+/// hash partition.
+const ROW_BYTES: usize = 32;
+
+/// Fewest rows that are taken in at a time, however long they are.
+const LEAST_ROWS: usize = 64;
 
 /// Batches that wait to become one run. All have the same kinds of columns.
 pub(in crate::exec) struct WaitingBatches<W> {
@@ -91,8 +104,12 @@ pub(in crate::exec) struct PartitionedRows<W> {
     pub(in crate::exec) runs: Vec<Run>,
     /// File of the runs that are on disk.
     pub(in crate::exec) file: Option<SpillFile>,
-    /// Memory of the rows that wait, and as much again for the runs that they become.
+    /// Memory of the rows that wait, and as much again for the runs that they become; at least `floor`.
     staging: MemoryReservation,
+    /// Bytes of `staging` that are in use.
+    staged: usize,
+    /// Bytes of `staging` that no other consumer gets, so that there is room for a few rows at a time, which then go to disk.
+    floor: usize,
     /// Memory of the runs that are not on disk.
     held: MemoryReservation,
     /// Bytes of runs in memory at which the scan next tries to drop rows.
@@ -107,9 +124,55 @@ impl<W: GroupKey> PartitionedRows<W> {
             runs: Vec::new(),
             file: None,
             staging: memory.new_empty(),
+            staged: 0,
+            floor: 0,
             held: memory.new_empty(),
             compact_at: COMPACT_BYTES,
         }
+    }
+
+    /// Reserves the memory for a few rows at a time, before the first of them.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted`.
+    pub(super) fn begin<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
+        let usual = FLOOR_BYTES.min(shared.memory_share / 4);
+        self.floor = match self.staging.try_grow(usual) {
+            Ok(()) => usual,
+            Err(_) => shared.reserve(&self.staging, usual / FEWER).map(|()| usual / FEWER)?,
+        };
+        Ok(())
+    }
+
+    /// Number of rows that are taken in at a time, of `rows` rows with these columns: as many as there is always room for under a memory
+    /// limit, and no more than may wait. What rows share, such as the values of dictionaries, is not counted.
+    pub(in crate::exec) fn rows_at_a_time<T: GroupedWork>(
+        &self,
+        columns: &[ArrayRef],
+        rows: usize,
+        shared: &Shared<T>,
+    ) -> usize {
+        if rows <= LEAST_ROWS {
+            return rows;
+        }
+        // Rows wait, and are copied to their run.
+        let room = if shared.is_bounded() {
+            self.floor / 2
+        } else {
+            T::WAITING_BYTES
+        };
+        let bytes = |column: &ArrayRef| row_bytes(column).saturating_sub(row_bytes(&column.slice(0, 1)));
+        let row = columns.iter().map(bytes).sum::<usize>() / (rows - 1) + ROW_BYTES;
+        (room / row).clamp(LEAST_ROWS, rows)
+    }
+
+    /// Makes runs of the last rows that wait, and gives back the memory for further ones.
+    ///
+    /// # Errors
+    /// As for [`Self::flush`].
+    pub(super) fn end<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
+        self.floor = 0;
+        self.flush(shared)
     }
 
     /// Adds rows. Rows are written to disk if there is no memory for them.
@@ -124,7 +187,7 @@ impl<W: GroupKey> PartitionedRows<W> {
         let bytes = waiting_bytes(&batch, shared.work.specs());
         // The rows that wait, and the run that they become, which takes about as much.
         let wanted = 2 * bytes;
-        if self.held.size() + self.staging.size() + wanted > shared.memory_share {
+        if self.held.size() + self.staged + wanted > shared.memory_share {
             self.make_room(shared)?;
         }
         self.reserve(wanted, shared)?;
@@ -144,28 +207,51 @@ impl<W: GroupKey> PartitionedRows<W> {
     /// Reserves `wanted` bytes for rows that wait. If they are not there, frees memory in one way after the other.
     fn reserve<T: GroupedWork>(&mut self, wanted: usize, shared: &Shared<T>) -> Result<()> {
         for make_room in [Self::flush::<T>, Self::make_room::<T>, Self::spill::<T>] {
-            if self.staging.try_grow(wanted).is_ok() {
+            let more = (self.staged + wanted).saturating_sub(self.staging.size());
+            if more == 0 || self.staging.try_grow(more).is_ok() {
+                self.staged += wanted;
                 return Ok(());
             }
             make_room(self, shared)?;
         }
-        shared.reserve(&self.staging, wanted)
+        shared.reserve(&self.staging, wanted.saturating_sub(self.staging.size()))?;
+        self.staged += wanted;
+        Ok(())
     }
 
-    /// Makes runs of all rows that wait.
+    /// Makes runs of all rows that wait. If there is no memory for both the runs and the next rows, the runs give way.
     ///
     /// # Errors
-    /// An error if the system gives no memory.
+    /// Errors of the disk; an error if the system gives no memory.
     pub(in crate::exec) fn flush<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
+        self.make_runs(shared)?;
+        if self.has_floor() {
+            return Ok(());
+        }
+        self.free_runs(shared)
+    }
+
+    /// Makes runs of all rows that wait. Their memory is taken from that of the rows.
+    fn make_runs<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
+        let before = self.held.size();
         for mut waiting in std::mem::take(&mut self.waiting) {
             if let Some(run) = waiting.run(shared.work.specs(), shared.free.as_ref())? {
-                // Grown before `staging` is given back, so that no other consumer takes the memory in between.
+                // Grown before `staging` shrinks, so that no other consumer takes the memory in between.
                 self.held.grow(run.bytes() + run.index_bytes());
                 self.runs.push(run);
             }
         }
-        self.staging.free();
+        self.staged = 0;
+        let (staging, taken) = (self.staging.size(), self.held.size() - before);
+        // What exceeds the floor is given back; what the runs took of the floor is to be reserved again.
+        self.staging.shrink(staging.min(taken.max(staging.saturating_sub(self.floor))));
         Ok(())
+    }
+
+    /// Whether there is memory for the next few rows, if need be by reserving more.
+    fn has_floor(&mut self) -> bool {
+        let missing = self.floor.saturating_sub(self.staging.size());
+        missing == 0 || self.staging.try_grow(missing).is_ok()
     }
 
     /// Drops rows that cannot be part of the answer, each time that runs hold twice as many bytes as after the last time. So memory
@@ -184,12 +270,16 @@ impl<W: GroupKey> PartitionedRows<W> {
     /// # Errors
     /// Errors of the disk; an error if the system gives no memory.
     pub(in crate::exec) fn make_room<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
-        self.flush(shared)?;
-        if shared.work.compact(self, shared)? {
-            Ok(())
-        } else {
-            self.spill(shared)
+        self.make_runs(shared)?;
+        self.free_runs(shared)
+    }
+
+    /// As [`Self::make_room`], where no rows wait.
+    fn free_runs<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
+        if shared.work.compact(self, shared)? && self.has_floor() {
+            return Ok(());
         }
+        self.spill(shared)
     }
 
     /// Moves all rows to disk, if there is one.
@@ -197,7 +287,7 @@ impl<W: GroupKey> PartitionedRows<W> {
     /// # Errors
     /// As for [`Self::make_room`].
     pub(in crate::exec) fn spill<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
-        self.flush(shared)?;
+        self.make_runs(shared)?;
         if !shared.spiller.is_enabled() || !self.runs.iter().any(Run::is_in_memory) {
             return Ok(());
         }
@@ -206,7 +296,11 @@ impl<W: GroupKey> PartitionedRows<W> {
             none => none.insert(shared.spiller.create(T::ROWS)?),
         };
         for run in &mut self.runs {
-            self.held.shrink(run.spill::<W>(shared.work.specs(), file)?);
+            let freed = run.spill::<W>(shared.work.specs(), file)?;
+            let missing = self.floor.saturating_sub(self.staging.size());
+            // Grown before `held` shrinks, so that no other consumer takes the memory in between.
+            self.staging.grow(freed.min(missing));
+            self.held.shrink(freed);
         }
         Ok(())
     }

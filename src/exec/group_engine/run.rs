@@ -68,7 +68,8 @@ impl<T: GroupedWork> GroupRun<T> {
         streams: Vec<SendableRecordBatchStream>,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let scans = streams.into_iter().map(|stream| {
-            let scan = GroupScan::<T, W>::try_new(Arc::clone(&self.shared), &self.memory)?;
+            let mut scan = GroupScan::<T, W>::try_new(Arc::clone(&self.shared), &self.memory)?;
+            scan.rows.begin(&self.shared)?;
             Ok(scan.read(stream))
         });
         let scans = partitions_in_order(scans.collect::<Result<_>>()?).await?;

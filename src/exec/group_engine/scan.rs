@@ -56,63 +56,60 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
     /// # Errors
     /// The stream's, an expression's, or `ResourcesExhausted` if neither memory nor disk is left.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
-        if self.is_few {
-            if self.read_few(&mut stream).await? {
-                return Ok(self);
-            }
-            self = blocking(move || self.into_many()).await?;
-        }
         let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             let batch = batch?;
-            self.shared.rows.add(batch.num_rows());
-            let most = self
-                .shared
-                .work
-                .rows_at_a_time(&batch, self.shared.memory_share)
-                .max(1);
-            for from in (0..batch.num_rows()).step_by(most) {
-                let piece = batch.slice(from, most.min(batch.num_rows() - from));
-                self.timed(|scan| scan.push(&piece))?;
+            let rows = batch.num_rows();
+            self.shared.rows.add(rows);
+            let most = self.rows.rows_at_a_time(batch.columns(), rows, &self.shared).max(1);
+            for from in (0..rows).step_by(most) {
+                let piece = batch.slice(from, most.min(rows - from));
+                if !self.is_few {
+                    self.timed(|scan| scan.push(&piece))?;
+                } else if self.timed(|scan| scan.push_few(&piece))? {
+                    self = blocking(move || self.timed(Self::leave_few).map(|()| self)).await?;
+                }
                 give_way(&mut since).await;
             }
         }
-        self.rows.flush(&self.shared)?;
+        if !self.is_few {
+            self.rows.end(&self.shared)?;
+        }
         Ok(self)
     }
 
-    /// Reads while groups are few and memory suffices for their rows. Returns whether the stream was read to its end. If not, the rest of
-    /// it has not been looked at, except for [`Self::rest`].
+    /// Reads while groups are few and memory suffices for their rows. What comes after these has not been looked at, except for
+    /// [`Self::rest`].
     ///
     /// # Errors
     /// The stream's or an expression's.
-    pub(in crate::exec) async fn read_few(&mut self, stream: &mut SendableRecordBatchStream) -> Result<bool> {
+    pub(in crate::exec) async fn read_few(&mut self, stream: &mut SendableRecordBatchStream) -> Result<()> {
         let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             let batch = batch?;
             self.shared.rows.add(batch.num_rows());
-            self.timed(|scan| scan.push_few(&batch))?;
-            if self.shared.many.load(Ordering::Relaxed) {
-                return Ok(false);
+            if self.timed(|scan| scan.push_few(&batch))? {
+                return Ok(());
             }
             give_way(&mut since).await;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Runs `push`, and counts its time.
-    fn timed(&mut self, push: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    fn timed<R>(&mut self, push: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let start = Instant::now();
         let pushed = push(self);
         self.shared.times.iter().for_each(|time| time.add_elapsed(start));
         pushed
     }
 
-    /// Adds rows to those of few groups. If groups are many then, or memory does not suffice, tells all scans to partition.
-    fn push_few(&mut self, batch: &RecordBatch) -> Result<()> {
+    /// Adds rows to those of few groups. If groups are many then, or memory does not suffice, tells all scans to partition. Returns
+    /// whether any scan has told so.
+    fn push_few(&mut self, batch: &RecordBatch) -> Result<bool> {
         may_fail!("group_scan");
         if batch.num_rows() == 0 {
-            return Ok(());
+            return Ok(self.shared.many.load(Ordering::Relaxed));
         }
         let batch = self.shared.work.evaluate(batch)?;
         self.ids.number(&batch.groups, &mut self.numbers)?;
@@ -129,7 +126,7 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
             // In hash partitions, rows can go to disk.
             self.shared.many.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(self.shared.many.load(Ordering::Relaxed))
     }
 
     /// Adds rows to hash partitions.
@@ -171,7 +168,7 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         if self.is_few {
             self.timed(Self::leave_few)?;
         }
-        self.rows.flush(&self.shared)?;
+        self.rows.end(&self.shared)?;
         Ok(self)
     }
 

@@ -28,7 +28,7 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::kernel::cpu::groups::strings::{ByteAnswers, ByteSegments};
 use crate::key::ByteSpec;
-use crate::memory::reserve;
+use crate::memory::{reserve, take_over};
 use crate::quantile::QuantileSpec;
 use crate::threads::Stop;
 use crate::threads::StopOnDrop;
@@ -127,7 +127,7 @@ impl<W: GroupKey> PartitionStrings<W> {
                         self.select_together(groups, Arc::clone(&sizes), &spec, plans, distinct, &stop.0);
                     let (back, selected, held) = selected.await?;
                     plans = back;
-                    answers.grow(held.free());
+                    take_over(&answers, &held);
                     found.add(selected);
                 }
                 GroupBatch::Alone(group) => {

@@ -4,7 +4,6 @@ use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{filter, filter_record_batch};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::expressions::Column;
 
@@ -28,8 +27,6 @@ pub(super) struct BatchValues {
 pub(super) struct QuantilesScan<W> {
     /// Keys beside the numbers of their groups, for each key column, while groups are few.
     pub(super) few: Vec<NumberedKeys>,
-    /// Memory that is reserved while groups are few, for the move to hash partitions.
-    pub(super) move_memory: MemoryReservation,
     /// Plain aggregates, by the group numbers of this scan.
     pub(super) plain: PlainGroups,
     /// Whether rows are numbered by group although they are partitioned: if group keys are not packed, and for plain aggregates beside

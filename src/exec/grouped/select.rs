@@ -11,7 +11,7 @@ use crate::kernel::cpu::groups::numbered::Numbered;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::key::KeySpec;
 use crate::key::ShardKey;
-use crate::memory::reserve;
+use crate::memory::{reserve, take_over};
 use crate::threads::{Stop, ThreadPool, blocking};
 
 /// Up to this many rows, bringing the keys of each group together takes no longer than counting.
@@ -144,7 +144,7 @@ impl<P: 'static> Selection<P> {
                 Ok((work(&pieces[share], &memory, stop)?, memory))
             });
         let done = done.await?.into_iter().map(|(done, memory)| {
-            self.memory.grow(memory.free());
+            take_over(&self.memory, &memory);
             done
         });
         Ok(done.collect())

@@ -23,21 +23,14 @@ use crate::exec::group_engine::{
     AnsweredGroups, EvaluatedBatch, FEW_GROUPS, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
     HashPartitions, Shared,
 };
-use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::numbered::NumberedKeys;
 use crate::kernel::cpu::groups::runs::{WaitingColumn, WaitingRows, WaitingValues};
 use crate::key::with_key;
 use crate::key::{KeySpec, Width};
-use crate::memory::reserve;
 
-/// Bytes that a scan reserves for its move from few groups to hash partitions, which may be on disk.
-const MOVE_BYTES: usize = 1 << 18;
 /// Rows that are moved to hash partitions at a time.
 const MOVED_ROWS: usize = 1 << 12;
-
-/// Fewest rows of a batch that are taken in at a time, however long their byte strings are.
-const LEAST_ROWS: usize = 64;
 
 impl GroupedWork for GroupQuantiles {
     const ROWS: &'static str = "grouped quantiles";
@@ -64,19 +57,6 @@ impl GroupedWork for GroupQuantiles {
         self.plan.has_byte_strings()
     }
 
-    /// Fewer rows are taken in at a time if their batch holds byte strings of more than 64 MiB, or of more than an eighth of the scan's
-    /// memory share.
-    fn rows_at_a_time(&self, batch: &RecordBatch, share: usize) -> usize {
-        let rows = batch.num_rows();
-        if !self.plan.has_byte_strings() {
-            return rows;
-        }
-        let bytes: usize = batch.columns().iter().map(row_bytes).sum();
-        let share = Self::WAITING_BYTES.min(share / 8);
-        let fair = (rows as f64 * share as f64 / bytes.max(1) as f64) as usize;
-        fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
-    }
-
     fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<BatchValues>> {
         let groups = self.plan.group.iter().map(|expr| values(expr, batch));
         let aggregates = &self.plan.aggregates;
@@ -96,17 +76,15 @@ impl GroupedWork for GroupQuantiles {
         shared: &Shared<Self>,
         memory: &MemoryReservation,
     ) -> Result<QuantilesScan<W>> {
-        let (plan, move_memory) = (&self.plan, memory.new_empty());
+        let plan = &self.plan;
         let mut few = Vec::new();
         if !self.starts_partitioned() {
-            reserve(&move_memory, MOVE_BYTES)?;
             let columns = self.specs.iter();
             few.extend(columns.map(|_| NumberedKeys::new(memory.new_empty(), shared.free.clone())));
         }
         let plain = &plan.aggregates.plain;
         Ok(QuantilesScan {
             few,
-            move_memory,
             plain: PlainGroups::try_new(plain)?,
             numbers: !plan.groups.is_packed() || (self.starts_partitioned() && !plain.is_empty()),
             states: None,
@@ -148,7 +126,6 @@ impl GroupedWork for GroupQuantiles {
         if scan.ids.is_packed() {
             scan.held.end_numbers(&mut scan.ids)?;
         }
-        scan.held.move_memory.free();
         let few = std::mem::take(&mut scan.held.few);
         if group_keys.is_empty() {
             return Ok(());
@@ -163,11 +140,12 @@ impl GroupedWork for GroupQuantiles {
             columns: specs.iter().map(empty).collect(),
             others: Vec::new(),
         };
+        let at_a_time = scan.rows.rows_at_a_time(&[], MOVED_ROWS, &shared);
         for (index, column) in few.into_iter().enumerate() {
             let (chunks, memory) = column.into_parts();
             for chunk in chunks {
-                for from in (0..chunk.len()).step_by(MOVED_ROWS) {
-                    let range = from..chunk.len().min(from + MOVED_ROWS);
+                for from in (0..chunk.len()).step_by(at_a_time) {
+                    let range = from..chunk.len().min(from + at_a_time);
                     let ids = || chunk.ids()[range.clone()].iter().map(|id| usize::from(*id));
                     let mut batch = waiting(
                         ids().map(|id| group_keys[id]).collect(),
@@ -187,7 +165,10 @@ impl GroupedWork for GroupQuantiles {
             }
         }
         // Groups without any value have an answer too.
-        scan.rows.append(waiting(group_keys, parts), &shared)
+        for (group_keys, parts) in group_keys.chunks(at_a_time).zip(parts.chunks(at_a_time)) {
+            scan.rows.append(waiting(group_keys.to_vec(), parts.to_vec()), &shared)?;
+        }
+        Ok(())
     }
 
     fn push_many<W: GroupKey>(
@@ -225,7 +206,7 @@ impl GroupedWork for GroupQuantiles {
                 scan.end_numbers(&mut ids)?;
             }
             let (states, group_keys) = scan.states.unzip();
-            reserve(memory, states.as_ref().map_or(0, PlainStates::bytes))?;
+            memory.try_resize(states.as_ref().map_or(0, PlainStates::bytes))?;
             return Ok(QuantilesScanned {
                 states,
                 group_keys: group_keys.unwrap_or_default(),
@@ -235,8 +216,7 @@ impl GroupedWork for GroupQuantiles {
         let order = PartitionOrder::new(&ids.group_partitions());
         let states = scan.plain.states(&ids.group_partitions())?;
         let groups = ScanGroups::new(ids.values()?, order);
-        reserve(memory, groups.bytes())?;
-        reserve(memory, states.bytes())?;
+        memory.try_resize(groups.bytes() + states.bytes())?;
         Ok(QuantilesScanned {
             states: Some(states),
             group_keys: Vec::new(),

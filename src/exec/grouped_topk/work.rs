@@ -165,8 +165,9 @@ impl GroupedWork for TopKExecution {
         scan.memory.shrink(scan.memory.size().saturating_sub(held));
         let of_rows = UInt32Array::from(repeated(&best.lengths));
         let key_bytes = plan.keys.width().bytes();
-        for from in (0..of_rows.len()).step_by(MOVED_ROWS) {
-            let count = MOVED_ROWS.min(of_rows.len() - from);
+        let at_a_time = scan.rows.rows_at_a_time(&best.rows, of_rows.len(), &shared).clamp(1, MOVED_ROWS);
+        for from in (0..of_rows.len()).step_by(at_a_time) {
+            let count = at_a_time.min(of_rows.len() - from);
             let own = of_rows.slice(from, count);
             let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &own, None)?));
             let groups = groups.collect::<Result<Vec<_>>>()?;
@@ -196,7 +197,13 @@ impl GroupedWork for TopKExecution {
         super::compact::compact(self, rows, shared)
     }
 
-    fn scanned<W: GroupKey>(&self, _: Self::Scan<W>, _: GroupIds<W>, _: &MemoryReservation) -> Result<()> {
+    fn scanned<W: GroupKey>(
+        &self,
+        _: Self::Scan<W>,
+        _: GroupIds<W>,
+        memory: &MemoryReservation,
+    ) -> Result<()> {
+        memory.free();
         Ok(())
     }
 
