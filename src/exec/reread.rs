@@ -279,6 +279,7 @@ impl RereadableInput {
     }
 
     /// What statistics say of the values of `argument`, whether they bound all values or not.
+    #[cfg_attr(not(feature = "parquet"), expect(unused_variables))]
     async fn told_extents(
         &self,
         argument: &Arc<dyn PhysicalExpr>,

@@ -135,7 +135,7 @@ impl QuantilesExecution {
             _ => None,
         };
         let mut scans = Vec::with_capacity(streams.len());
-        for (partition, stream) in streams.into_iter().enumerate() {
+        for stream in streams {
             let columns = self.aggregates.columns.iter().zip(while_reading);
             let collected = columns.map(|(column, reading)| {
                 let collected = match reading {
@@ -152,7 +152,7 @@ impl QuantilesExecution {
             );
             #[cfg(feature = "cuda")]
             let scan = match &devices {
-                Some(devices) => scan.onto_device(devices, partition, &self.selection.memory)?,
+                Some(devices) => scan.onto_device(devices, scans.len(), &self.selection.memory)?,
                 None => scan,
             };
             scans.push(scan.read(stream));

@@ -446,7 +446,11 @@ async fn rows_go_to_disk_where_others_hold_the_pool() {
             let small = within(pool, partitions);
             register(&small, "t", &table, partitions, 8192);
             let found = sorted_rows(&small, sql).await;
-            assert_same(&found, &expected, &format!("{megabytes} MB left, {partitions} partitions: {sql}"));
+            assert_same(
+                &found,
+                &expected,
+                &format!("{megabytes} MB left, {partitions} partitions: {sql}"),
+            );
             if megabytes == 20 {
                 let line = analyzed(&small, sql).await;
                 assert!(!line.contains("spill_count=0"), "{line}");

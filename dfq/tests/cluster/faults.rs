@@ -122,18 +122,18 @@ fn a_file_that_is_replaced_between_scans_is_noticed() {
     }
 }
 
-/// One task stops for ten seconds; the statement may take two.
+/// One task stops for half a minute; the statement may take two seconds.
 #[test]
 fn a_statement_past_its_time_is_cancelled() {
     let folder = tempfile::tempdir().unwrap();
     let table = table(folder.path());
-    let machines = Machines::start(&["quantiles::round_sketch=1*sleep(10000)"]);
+    let machines = Machines::start(&["quantiles::round_sketch=1*sleep(30000)"]);
     let sql = "SELECT exact_quantiles(x, 0.5) IS NULL FROM t";
     let started = Instant::now();
     let output = machines.sql(&table, true, 2, sql).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        started.elapsed() < Duration::from_secs(9),
+        started.elapsed() < Duration::from_secs(28),
         "{:?}",
         started.elapsed()
     );

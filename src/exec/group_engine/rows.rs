@@ -139,7 +139,9 @@ impl<W: GroupKey> PartitionedRows<W> {
         let usual = FLOOR_BYTES.min(shared.memory_share / 4);
         self.floor = match self.staging.try_grow(usual) {
             Ok(()) => usual,
-            Err(_) => shared.reserve(&self.staging, usual / FEWER).map(|()| usual / FEWER)?,
+            Err(_) => shared
+                .reserve(&self.staging, usual / FEWER)
+                .map(|()| usual / FEWER)?,
         };
         Ok(())
     }
@@ -244,7 +246,8 @@ impl<W: GroupKey> PartitionedRows<W> {
         self.staged = 0;
         let (staging, taken) = (self.staging.size(), self.held.size() - before);
         // What exceeds the floor is given back; what the runs took of the floor is to be reserved again.
-        self.staging.shrink(staging.min(taken.max(staging.saturating_sub(self.floor))));
+        self.staging
+            .shrink(staging.min(taken.max(staging.saturating_sub(self.floor))));
         Ok(())
     }
 

@@ -61,7 +61,10 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
             let batch = batch?;
             let rows = batch.num_rows();
             self.shared.rows.add(rows);
-            let most = self.rows.rows_at_a_time(batch.columns(), rows, &self.shared).max(1);
+            let most = self
+                .rows
+                .rows_at_a_time(batch.columns(), rows, &self.shared)
+                .max(1);
             for from in (0..rows).step_by(most) {
                 let piece = batch.slice(from, most.min(rows - from));
                 if !self.is_few {

@@ -166,7 +166,8 @@ impl GroupedWork for GroupQuantiles {
         }
         // Groups without any value have an answer too.
         for (group_keys, parts) in group_keys.chunks(at_a_time).zip(parts.chunks(at_a_time)) {
-            scan.rows.append(waiting(group_keys.to_vec(), parts.to_vec()), &shared)?;
+            scan.rows
+                .append(waiting(group_keys.to_vec(), parts.to_vec()), &shared)?;
         }
         Ok(())
     }

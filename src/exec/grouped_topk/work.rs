@@ -165,7 +165,10 @@ impl GroupedWork for TopKExecution {
         scan.memory.shrink(scan.memory.size().saturating_sub(held));
         let of_rows = UInt32Array::from(repeated(&best.lengths));
         let key_bytes = plan.keys.width().bytes();
-        let at_a_time = scan.rows.rows_at_a_time(&best.rows, of_rows.len(), &shared).clamp(1, MOVED_ROWS);
+        let at_a_time = scan
+            .rows
+            .rows_at_a_time(&best.rows, of_rows.len(), &shared)
+            .clamp(1, MOVED_ROWS);
         for from in (0..of_rows.len()).step_by(at_a_time) {
             let count = at_a_time.min(of_rows.len() - from);
             let own = of_rows.slice(from, count);

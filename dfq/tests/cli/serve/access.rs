@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{failure as usage, folder};
 
-use super::server::{Server, connect, failure, text, told};
+use super::server::{AT_ONCE, Server, connect, failure, text, told};
 
 fn write_passwords(folder: &Path) {
     let file = folder.join("passwords");
@@ -66,9 +66,7 @@ async fn passwords_are_asked_for() {
         .wait_for("28P01 password authentication failed for user \"eve\"")
         .await;
     assert_eq!(server.metric("dfq_logins_failed_total").await, 3.0);
-    server
-        .settles("dfq_connections", 0.0, std::time::Duration::from_secs(1))
-        .await;
+    server.settles("dfq_connections", 0.0, AT_ONCE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_postgres::NoTls;
 
-use super::server::{PATIENCE, Server, connect, failure, text, told};
+use super::server::{AT_ONCE, PATIENCE, Server, connect, failure, text, told};
 
 /// A statement that takes far longer than any test, and holds memory.
 const LONG: &str = "SELECT exact_quantiles(a.value % 1000003 + b.value, 0.5) FROM generate_series(1, 20000) a CROSS JOIN generate_series(1, 100000) b";
@@ -84,7 +84,7 @@ async fn statements_that_are_planned_end() {
         started
     });
     assert_eq!(told, "57014 canceling statement due to user request");
-    assert!(ended.elapsed() < Duration::from_secs(1), "{:?}", ended.elapsed());
+    assert!(ended.elapsed() < AT_ONCE, "{:?}", ended.elapsed());
     server.holds_nothing().await;
     // Others go on; the connection's next statement waits until the plan is made, and can be cancelled too.
     let other = server.connect().await;
@@ -148,9 +148,7 @@ async fn clients_that_vanish_hold_nothing() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(socket);
         server.holds_nothing().await;
-        server
-            .settles("dfq_connections", 0.0, Duration::from_secs(1))
-            .await;
+        server.settles("dfq_connections", 0.0, AT_ONCE).await;
     }
     assert_eq!(server.metric("dfq_statements_total{outcome=\"gone\"}").await, 2.0);
 }
@@ -232,9 +230,7 @@ async fn connections_and_statements_have_limits() {
         1.0
     );
     drop(clients);
-    server
-        .settles("dfq_connections", 0.0, Duration::from_secs(1))
-        .await;
+    server.settles("dfq_connections", 0.0, AT_ONCE).await;
     server.connect().await;
 }
 

@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::server::{Server, text};
+use super::server::{AT_ONCE, Server, text};
 
 /// Conversations that are changed. `QUANTILES_MUTATIONS` makes more of them.
 const MUTATIONS: usize = 2_000;
@@ -181,9 +181,7 @@ async fn broken_bytes_do_no_harm() {
         "{refused} and {answered} of {count}"
     );
     server.holds_nothing().await;
-    server
-        .settles("dfq_connections", 0.0, Duration::from_secs(1))
-        .await;
+    server.settles("dfq_connections", 0.0, AT_ONCE).await;
     let client = server.connect().await;
     assert_eq!(text(&client, "SELECT median(x) FROM t").await, "5000.5");
 }
