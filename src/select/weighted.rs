@@ -281,7 +281,8 @@ impl<K: Key> WeightedSelection<K> {
             }
         }
         if !open.is_empty() {
-            self.divide(&open)?;
+            let refused = kept.is_none() && self.keep.contains(&true);
+            self.divide(&open, refused)?;
         }
         Ok(open.is_empty())
     }
@@ -325,13 +326,13 @@ impl<K: Key> WeightedSelection<K> {
         edges
     }
 
-    /// The next read, where these brackets of so many rows hold ranks that were not found: it keeps their rows, or divides those of them that
-    /// have too many.
-    fn divide(&mut self, open: &[(Bracket, u64)]) -> Result<()> {
+    /// The next read, where these brackets of so many rows hold ranks that were not found: it keeps their rows, or divides the brackets if the
+    /// rows are too many, or the last read was refused the memory for what it was to keep.
+    fn divide(&mut self, open: &[(Bracket, u64)], refused: bool) -> Result<()> {
         let rows = open.iter().map(|(_, rows)| rows).sum::<u64>();
         let mut edges: Vec<KeyBits> = open.iter().flat_map(|(bracket, _)| self.ends(bracket)).collect();
         let inside: Vec<Bracket> = open.iter().map(|(bracket, _)| *bracket).collect();
-        let fit = rows <= self.most;
+        let fit = rows <= self.most && !refused;
         if !fit {
             edges.extend(self.dividing(&inside));
         }
@@ -388,6 +389,16 @@ mod tests {
 
     /// Selects by reads that keep at most `most` rows each, and gives their number.
     fn reads(rows: &[(u64, u64)], sample: &[(u64, u64)], most: u64, spec: &QuantileSpec) -> usize {
+        reads_in_room(rows, sample, [most, most], spec)
+    }
+
+    /// Selects by reads that may keep so many rows each, and have room for so many, and gives their number.
+    fn reads_in_room(
+        rows: &[(u64, u64)],
+        sample: &[(u64, u64)],
+        [most, room]: [u64; 2],
+        spec: &QuantileSpec,
+    ) -> usize {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let n = rows.len() as u64;
         let ranks = {
@@ -408,7 +419,7 @@ mod tests {
                 kept.push(rows.unwrap());
             }
             // A sample that misleads may keep more than expected, as a real one may not.
-            let fits = kept.iter().map(Vec::len).sum::<usize>() as u64 <= most;
+            let fits = kept.iter().map(Vec::len).sum::<usize>() as u64 <= room;
             if selection.narrow(&counts, fits.then_some(&kept)).unwrap() {
                 for (rank, key) in expected(rows, spec) {
                     assert_eq!(selection.key_at(rank).unwrap(), KeyBits::from(key), "rank {rank}");
@@ -448,6 +459,16 @@ mod tests {
         assert_eq!(reads(&table, &[], 1000, &spec(&[0.1, 0.5], Method::Disc)), 1);
         assert_eq!(reads(&[], &[], 1000, &spec(&[0.5], Method::Disc)), 1);
         assert_eq!(reads(&[(5, 7)], &[(5, 7)], 0, &spec(&[0.5], Method::Linear)), 1);
+    }
+
+    /// Once a read was refused the memory for the rows that it was to keep, the next one divides their cells.
+    #[test]
+    fn reads_without_room_come_to_an_end() {
+        let table = rows(1000, |rng| rng.random_range(1 << 40..1 << 41));
+        for room in [0, 3] {
+            let reads = reads_in_room(&table, &[], [1000, room], &spec(&[0.1, 0.5], Method::Linear));
+            assert!(reads > 2, "{reads}");
+        }
     }
 
     #[test]

@@ -61,6 +61,14 @@ pub(crate) fn known(why: &str, statement: &Statement, table: &Table) -> Option<&
 fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
     let prepared = statement.prepared.is_some();
     match &statement.shape {
+        // Of a plain aggregation that is refused the memory of its first groups.
+        _ if why.contains("Single hash aggregate ran out of memory with no aggregated groups") => {
+            Some("an aggregation without memory for its first groups is an internal error")
+        }
+        // `sum(CAST(x AS ..))` and `sum(x)` are one name too.
+        Shape::Aggregate { .. } if why.contains("Schema contains duplicate unqualified field name") => {
+            Some("two calls whose arguments differ by a cast have one name")
+        }
         // Windows are sent to executors without their FILTER: the planner refuses them.
         _ if why.contains("which Ballista 55 does not send to executors") => {
             Some("FILTER with OVER is refused on a cluster")
@@ -146,7 +154,10 @@ fn of_answers(why: &str, statement: &Statement, table: &Table) -> Option<&'stati
     match &statement.shape {
         // What `WHERE` compares with one value is taken for constant, and left out of the order, though -0.0 is before 0.0.
         Shape::First { keys, .. } if keys.iter().any(|key| key.column == F) => leaves(statement)
-            .any(|(leaf, _)| matches!(leaf, Pred::Float("=", v) if *v == 0.0))
+            .any(|(leaf, negated)| {
+                let equal = if negated { "<>" } else { "=" };
+                matches!(leaf, Pred::Float(op, v) if *op == equal && *v == 0.0)
+            })
             .then_some(
                 "ORDER BY of a column that WHERE compares with 0.0 takes zeros of either sign for one",
             ),

@@ -163,7 +163,7 @@ impl Bench<'_> {
         match checked {
             Ok(()) => Outcome::Right,
             Err(why) if !statement.calls_ours() => match why.contains("DataFusion says") {
-                true => Outcome::Wrong(why),
+                true => wrong(why, statement, table),
                 false => Outcome::Known("DataFusion's own: this crate's planner is right"),
             },
             Err(why) => wrong(why, statement, table),

@@ -13,6 +13,7 @@ use super::super::group_engine::Metrics;
 use super::any_sieve::BestRows;
 use super::plan::TopKPlan;
 use crate::failpoint::may_fail;
+use crate::kernel::cpu::columns::with_short_dictionary;
 use crate::key::{KeySpec, Width};
 
 /// One execution of the best rows of groups, as a work of the engine for groups.
@@ -46,12 +47,15 @@ impl TopKExecution {
     pub(super) fn answer(&self, groups: Vec<ArrayRef>, best: BestRows) -> Result<RecordBatch> {
         may_fail!("topk_answer");
         let plan = &self.plan;
+        // Each hash partition has a batch, which goes on, perhaps into a sort, with the whole of its dictionaries.
+        let rows = best.rows.iter().map(with_short_dictionary);
+        let rows = rows.collect::<Result<Vec<_>>>()?;
         if plan.rows().is_none() {
-            return plan.lists(groups, &best.rows, &best.lengths);
+            return plan.lists(groups, &rows, &best.lengths);
         }
         let ids = UInt32Array::from(repeated(&best.lengths));
         let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &ids, None)?));
-        plan.row_batch(&groups.collect::<Result<Vec<_>>>()?, &best.rows, best.numbers)
+        plan.row_batch(&groups.collect::<Result<Vec<_>>>()?, &rows, best.numbers)
     }
 }
 

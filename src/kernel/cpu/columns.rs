@@ -104,6 +104,17 @@ pub(crate) fn to_write(column: &ArrayRef) -> Result<ArrayRef> {
     }
 }
 
+/// A column whose dictionary has no more values than there are rows: if it has, then only those of its rows.
+///
+/// # Errors
+/// Errors of Arrow's kernels.
+pub(crate) fn with_short_dictionary(column: &ArrayRef) -> Result<ArrayRef> {
+    match column.as_any_dictionary_opt() {
+        Some(dictionary) if dictionary.values().len() > column.len() => to_write(column),
+        _ => Ok(Arc::clone(column)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::{DictionaryArray, ListArray, StringViewArray};
@@ -150,6 +161,10 @@ mod tests {
         let strings = long();
         let all: DictionaryArray<Int32Type> = strings.iter().map(|value| Some(value.as_str())).collect();
         let some: ArrayRef = Arc::new(all.slice(5, 3));
+        let long: ArrayRef = Arc::new(all.clone());
+        assert!(Arc::ptr_eq(&with_short_dictionary(&long).unwrap(), &long));
+        let own = with_short_dictionary(&some).unwrap();
+        assert_eq!(own.as_any_dictionary().values().len(), 3);
         let own = to_write(&some).unwrap();
         assert_eq!(own.data_type(), some.data_type());
         assert_eq!(own.as_any_dictionary().values().len(), 3);

@@ -35,6 +35,9 @@ impl<K: Key> KeepingCells<K> {
     }
 }
 
+/// Rows that there is room for once one is kept.
+const FIRST_ROWS: usize = 64;
+
 /// Counters of each cell. Rows that follow each other add to different ones, so that none waits for the row before.
 const COUNTERS: usize = 4;
 
@@ -207,7 +210,7 @@ impl<K: Key> MergedCells<K> {
 
 /// Makes room for as many rows again, beside `others` bytes; `false` if there is no memory for that.
 fn grow<K>(kept: &mut Vec<(K, u64)>, others: usize, memory: &MemoryReservation) -> bool {
-    let (now, more) = (kept.capacity(), kept.capacity().max(BLOCK));
+    let (now, more) = (kept.capacity(), kept.capacity().max(FIRST_ROWS));
     // While rows are copied, there are both.
     if memory
         .try_resize(others + (2 * now + more) * size_of::<(K, u64)>())
