@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::common::DataFusionError;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion::prelude::*;
@@ -426,6 +426,26 @@ async fn what_is_held_grows_with_the_groups_not_with_the_rows() {
     assert!(
         line.contains("many_groups") && dropped.contains('M'),
         "{dropped}: {line}"
+    );
+}
+
+/// Rows of many groups come in a batch for each hash partition: none has the dictionary of all rows with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dictionaries_have_values_of_their_own_rows_only() {
+    let ctx = session(2);
+    register(&ctx, "t", &numbers(200_000, |r| (r % 50_000) as i64), 2, 8192);
+    let named = "SELECT g, x, arrow_cast('name ' || x, 'Dictionary(Int32, Utf8)') AS name FROM t";
+    let numbered =
+        format!("SELECT g, name, row_number() OVER (PARTITION BY g ORDER BY x) AS r FROM ({named})");
+    let sql = format!("SELECT g, name FROM ({numbered}) WHERE r = 1");
+    assert!(physical_plan(&ctx, &sql).await.contains("GroupedTopKExec"));
+    let batches = ctx.sql(&sql).await.unwrap().collect().await.unwrap();
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let dictionaries = batches.iter().map(|batch| batch.column(1).as_any_dictionary());
+    let values: usize = dictionaries.map(|dictionary| dictionary.values().len()).sum();
+    assert!(
+        batches.len() > 1 && rows > 40_000 && values <= rows,
+        "{values} values of {rows} rows"
     );
 }
 
