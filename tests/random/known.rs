@@ -73,6 +73,15 @@ fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
         _ if why.contains("which Ballista 55 does not send to executors") => {
             Some("FILTER with OVER is refused on a cluster")
         }
+        Shape::Summary { .. } if why.contains("run on a cluster, which cannot run SUMMARIZE") => {
+            Some("SUMMARIZE is refused on a cluster")
+        }
+        _ if why.contains("Job failed due to stage")
+            && (why.contains("column types must match schema types, expected Dictionary(")
+                || why.contains("RowConverter column schema mismatch")) =>
+        {
+            Some("dictionaries with adaptive planning are an error of Ballista")
+        }
         // A function has its constants inside only where this crate's planner has put them there.
         _ if why.starts_with("without our planner")
             && why.contains("of a list of constants over no rows") =>
@@ -153,14 +162,18 @@ fn of_answers(why: &str, statement: &Statement, table: &Table) -> Option<&'stati
     }
     match &statement.shape {
         // What `WHERE` compares with one value is taken for constant, and left out of the order, though -0.0 is before 0.0.
-        Shape::First { keys, .. } if keys.iter().any(|key| key.column == F) => leaves(statement)
-            .any(|(leaf, negated)| {
-                let equal = if negated { "<>" } else { "=" };
-                matches!(leaf, Pred::Float(op, v) if *op == equal && *v == 0.0)
-            })
-            .then_some(
-                "ORDER BY of a column that WHERE compares with 0.0 takes zeros of either sign for one",
-            ),
+        Shape::First { keys, .. } | Shape::Nearest { then: keys, .. }
+            if keys.iter().any(|key| key.column == F) =>
+        {
+            leaves(statement)
+                .any(|(leaf, negated)| {
+                    let equal = if negated { "<>" } else { "=" };
+                    matches!(leaf, Pred::Float(op, v) if *op == equal && *v == 0.0)
+                })
+                .then_some(
+                    "ORDER BY of a column that WHERE compares with 0.0 takes zeros of either sign for one",
+                )
+        }
         // A function has its constants inside only where this crate's planner has put them there.
         Shape::Window { calls } if why.starts_with("without our planner") && calls.iter().any(ranks_null) => {
             Some("exact_rank of NULL over an empty frame is 0 without our planner")
