@@ -19,12 +19,12 @@ typedef Item Record;
 
 constexpr u32 MOST_FIELDS = 12;
 
-enum FieldFlag : u32 { DOWN = 1, ABOVE_NULL = 2 };
+enum FieldFlag : u32 { DOWN = 1, ABOVE_NULL = 2, ROW = 4 };
 
 // A field of a record, made of a column: its key, counted from the least, or from the greatest with DOWN. A NULL is one more than the last
 // key. The NULL of a group column is 0, and its keys count from 1 with ABOVE_NULL.
 struct RecordField {
-    const u8* values;    // `stride` bytes each; null: the field is the place of the row, from 0
+    const u8* values;    // `stride` bytes each; null: the field is the place of the row, from 0, or with ROW its number
     const u8* validity;  // bitmap as in Arrow; null: all are valid
     u64 least[2];
     u64 range[2];        // the greatest key less the least
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_co
 #pragma unroll
                 for (u32 j = 0; j < UNROLL; ++j)
                     records[j] = (field.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << field.bits)) |
-                                 Record(tile * TOGETHER + j * THREADS + threadIdx.x);
+                                 Record(field.flags & ROW ? rows[j] : tile * TOGETHER + j * THREADS + threadIdx.x);
                 continue;
             }
             WITH_WORD(field.stride, add_field<Word>(field, p < plan.groups, rows, present, records))

@@ -83,9 +83,9 @@ pub(crate) use operator::comma_separated;
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedNearest, PinnedQuantiles,
-    PinnedQuery, PinnedRows, PinnedScan, PinnedScanExec, PinnedShare, PinnedSource, PinnedTable,
-    PinnedTables, PinnedTopK, PinnedTopKCall, PlanFallback, full_name,
+    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupRows, PinnedGroupTopK, PinnedGroups, PinnedNearest,
+    PinnedQuantiles, PinnedQuery, PinnedRows, PinnedScan, PinnedScanExec, PinnedShare, PinnedSource,
+    PinnedTable, PinnedTables, PinnedTopK, PinnedTopKCall, PlanFallback, full_name,
 };
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;

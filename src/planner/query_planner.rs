@@ -130,6 +130,19 @@ impl QuantilesPlanner {
         }
     }
 
+    /// The plan, with nodes for all parts that the devices of the session's pinned tables can compute. `timed`: whether to measure the time
+    /// of each kernel.
+    async fn on_devices(&self, plan: LogicalPlan, timed: bool, session: &dyn Session) -> Result<LogicalPlan> {
+        #[cfg(feature = "cuda")]
+        let plan = {
+            let fallback: SharedQueryPlanner = Arc::clone(&self.rest) as _;
+            super::pinned::mark_pinned(plan, &fallback, timed, session).await?
+        };
+        #[cfg(not(feature = "cuda"))]
+        let _ = (timed, session);
+        Ok(plan)
+    }
+
     /// The physical plan for many machines, of a plan whose quantiles are in stages.
     async fn staged_plan(&self, plan: LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
         let options = session.config_options();
@@ -224,16 +237,14 @@ impl QuantilesPlanner {
             }
             RestPlanner::Default(_) => {
                 let plan = rewritten.data;
-                #[cfg(feature = "cuda")]
-                let plan = {
-                    let fallback: SharedQueryPlanner = Arc::clone(&self.rest) as _;
-                    let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
-                    super::pinned::mark_pinned(plan, &fallback, timed, session).await?
-                };
+                let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
+                let plan = self.on_devices(plan, timed, session).await?;
                 let plan = host_groups(plan)?.data;
                 // Sorts with a limit are left to a physical optimizer rule, which keeps the dynamic filter that scans read.
                 let plan = if options.topk {
-                    rewrite_topk(plan, false)?.data
+                    // The best rows of groups are nodes only now.
+                    self.on_devices(rewrite_topk(plan, false)?.data, timed, session)
+                        .await?
                 } else {
                     plan
                 };

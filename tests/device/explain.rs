@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::Int32Array;
+use datafusion::prelude::SessionContext;
 use datafusion_quantiles::pinned::pin_table;
 use quantiles_testing::patterns::Pattern;
 use quantiles_testing::{batch, physical_plan, register, row, rows, rows_joined, session, set, sorted};
@@ -227,6 +228,43 @@ async fn best_rows_of_groups() {
         "SELECT i8, topk_by(id, f32, 3) FROM t GROUP BY CUBE (i8)",
     ] {
         let plan = physical_plan(&ctx, sql).await;
+        assert!(!plan.contains("Pinned"), "{sql}: {plan}");
+    }
+    first_rows_of_groups(&ctx).await;
+}
+
+/// Rows by their number in a group: where they run, and which of those that tie come first.
+async fn first_rows_of_groups(ctx: &SessionContext) {
+    let numbered = |function: &str, order: &str| {
+        format!(
+            "SELECT id, n FROM (SELECT id, {function}() OVER (PARTITION BY b ORDER BY {order}) AS n FROM t WHERE i8 > 3) WHERE n <= 3"
+        )
+    };
+    let plan = physical_plan(ctx, &numbered("row_number", "i8 DESC")).await;
+    for expected in [
+        "PinnedExec: device=cuda:0",
+        "gby=[b], row_number <= 3, order_by=[i8 DESC], where=[",
+        "fallback=cpu",
+    ] {
+        assert!(plan.contains(expected), "{plan}");
+    }
+    let plan = physical_plan(ctx, "SELECT DISTINCT ON (u16) id FROM t ORDER BY u16, f64").await;
+    assert!(
+        plan.contains("gby=[u16], row_number <= 1, order_by=[f64 ASC]"),
+        "{plan}"
+    );
+    // Of those that tie the first: a pinned table has one partition after the other, to which batches of 4000 rows were dealt.
+    let all = rows_joined(ctx, &format!("{} ORDER BY id", numbered("row_number", "i8 DESC"))).await;
+    let sql = "SELECT id, n FROM (SELECT id, row_number() OVER (PARTITION BY b ORDER BY i8 DESC, (id / 4000) % 2, id) AS n FROM t WHERE i8 > 3) \
+               WHERE n <= 3 ORDER BY id";
+    assert_eq!(all, rows_joined(ctx, sql).await);
+    // These read the table itself: other numberings, several columns, expressions.
+    for sql in [
+        numbered("rank", "i8"),
+        numbered("row_number", "i8, id"),
+        numbered("row_number", "i8 + 1"),
+    ] {
+        let plan = physical_plan(ctx, &sql).await;
         assert!(!plan.contains("Pinned"), "{sql}: {plan}");
     }
 }

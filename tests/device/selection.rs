@@ -1,7 +1,7 @@
 //! Selections of columns on a device, for the tests and the benchmarks.
 
 use datafusion_quantiles::kernel::cuda::{
-    DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, RowMask, Selection, TopMethod,
+    DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, RowMask, Selection, TopAnswer, TopMethod,
 };
 use datafusion_quantiles::key::KeySpec;
 
@@ -38,7 +38,7 @@ pub(crate) fn best(
     let selection = GroupTopSelection {
         groups: &groups,
         keys,
-        values: value,
+        answer: TopAnswer::Values(value),
         least,
         k,
         forced: Some(method),

@@ -14,7 +14,7 @@ use super::table::PinnedTable;
 use super::topk::{PinnedTopKCall, value_bytes};
 use crate::exec::operator::comma_separated;
 use crate::functions::topk::{firsts, lists};
-use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
+use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask, TopAnswer};
 use crate::key::KeySpec;
 
 /// Calls over pinned columns by group, one output column for each after the group columns.
@@ -40,7 +40,7 @@ impl PinnedTopKCall {
         Ok(GroupTopSelection {
             groups,
             keys: on.among(column, format, mask),
-            values: on.column(self.value),
+            answer: TopAnswer::Values(on.column(self.value)),
             least: self.call.ascending,
             k: self.call.rows() as u64,
             forced: None,
@@ -50,7 +50,7 @@ impl PinnedTopKCall {
     fn group_rows(&self, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<GroupTop> {
         let mask = on.mask(self.key.filter.as_ref(), on.column(self.key.column))?;
         let selection = self.selection(groups, mask.as_ref(), on)?;
-        let (memory, each) = (&on.memory, value_bytes(selection.values));
+        let (memory, each) = (&on.memory, value_bytes(on.column(self.value)));
         selection.rows(&mut on.report, |groups, rows| {
             memory.try_grow(groups * GROUP_BYTES + rows * each)
         })

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
@@ -17,7 +18,7 @@ use super::runs::Candidates;
 use super::select::Selection;
 use super::shares::Chunk;
 use super::sort::{RecordShape, RecordSort, SortMemory};
-use super::source::{ColumnFormat, KernelFile, Program};
+use super::source::{ColumnFormat, KernelFile, Program, storage_bytes};
 use super::timeline::Timeline;
 use crate::key::KeySpec;
 
@@ -29,6 +30,8 @@ const MOST_FIELDS: usize = 12;
 const DOWN: u32 = 1;
 /// Flag of a record field: code 0 stands for NULL. `ABOVE_NULL` of `kernels/group_top.cu`.
 const ABOVE_NULL: u32 = 2;
+/// Flag of a record field without values: it is the number of the row in the table. `ROW` of `kernels/group_top.cu`.
+const ROW: u32 = 4;
 
 /// `struct RecordField` of `kernels/group_top.cu`.
 #[repr(C)]
@@ -77,6 +80,59 @@ pub(super) struct Fields<'a> {
     pub(super) shape: RecordShape,
 }
 
+/// What an answer has for each of the best rows. It breaks ties between keys.
+#[derive(Debug, Clone, Copy)]
+pub enum TopAnswer<'a> {
+    /// The value of this column: of rows that tie, the smallest values come first, NULL last.
+    Values(&'a DeviceColumn),
+    /// The number of the row in the table, as `UInt64`: of rows that tie, the first come first.
+    RowNumbers,
+}
+
+impl<'a> TopAnswer<'a> {
+    /// Type of the answer.
+    pub(super) fn data_type(&self) -> &'a DataType {
+        match self {
+            Self::Values(column) => column.data_type(),
+            Self::RowNumbers => &DataType::UInt64,
+        }
+    }
+
+    /// Bytes of a value of the answer; `None` for a type that cannot be ranked.
+    pub(super) fn width(&self) -> Option<usize> {
+        storage_bytes(self.data_type())
+    }
+
+    pub(super) fn has_nulls(&self) -> bool {
+        self.column().is_some_and(DeviceColumn::has_nulls)
+    }
+
+    fn column(&self) -> Option<&'a DeviceColumn> {
+        match self {
+            Self::Values(column) => Some(column),
+            Self::RowNumbers => None,
+        }
+    }
+
+    /// The field of a record, of a table of `rows` rows.
+    fn field(&self, rows: u64, limit: Option<u64>, report: &mut Report) -> Result<RecordFieldArgument> {
+        let Some(column) = self.column() else {
+            let last = u128::from(rows.saturating_sub(1));
+            return Ok(RecordFieldArgument {
+                range: halves(last),
+                stride: size_of::<u64>() as u32,
+                bits: bits_of(last),
+                flags: ROW,
+                ..RecordFieldArgument::default()
+            });
+        };
+        let turned = column.format(&KeySpec::try_new(column.data_type())?).turned();
+        let mut field = field(column, turned, limit, report)?;
+        field.bits = bits_of(whole(field.range).saturating_add(u128::from(column.has_nulls())));
+        Ok(field)
+    }
+}
+
 /// Turns the rows of a table into records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupRecords<'a> {
@@ -84,8 +140,8 @@ pub(super) struct GroupRecords<'a> {
     pub(super) groups: &'a Groups<'a>,
     /// The column of the keys, and the rows that count.
     pub(super) keys: &'a Selection<'a>,
-    /// The column whose values are the answer.
-    pub(super) values: &'a DeviceColumn,
+    /// What the answer is made of.
+    pub(super) answer: TopAnswer<'a>,
     /// Whether the least keys are the best.
     pub(super) least: bool,
 }
@@ -107,15 +163,10 @@ impl GroupRecords<'_> {
                 MOST_FIELDS - 2
             )));
         }
-        let turned = self
-            .values
-            .format(&KeySpec::try_new(self.values.data_type())?)
-            .turned();
         let mut key = field(column, self.keys.format, groups.limit, report)?;
         key.flags = if self.least { 0 } else { DOWN };
         key.bits = bits_of(whole(key.range));
-        let mut value = field(self.values, turned, groups.limit, report)?;
-        value.bits = bits_of(whole(value.range).saturating_add(u128::from(self.values.has_nulls())));
+        let value = self.answer.field(column.rows(), groups.limit, report)?;
         let code_bits = bits_of(groups.numbers - 1);
         let shape = |below: u32| RecordShape {
             key_bits: key.bits + below,
@@ -123,9 +174,10 @@ impl GroupRecords<'_> {
         };
         let place_bits = bits_of(u128::from(population.saturating_sub(1)));
         let row_bits = bits_of(u128::from(column.rows().saturating_sub(1)));
+        let has_values = self.answer.column().is_some();
         let (ranked, shape) = match (shape(value.bits), shape(place_bits)) {
             (direct, _) if direct.bytes().is_some() => (None, direct),
-            (_, placed) if placed.bytes().is_some() && value.bits + row_bits <= u128::BITS => {
+            (_, placed) if has_values && placed.bytes().is_some() && value.bits + row_bits <= u128::BITS => {
                 (Some([place_bits, row_bits]), placed)
             }
             (direct, placed) => {
@@ -242,7 +294,10 @@ impl GroupRecords<'_> {
         };
         timeline.launch(&kernels.launch("gt_records", everywhere(device), 0)?, &plan)?;
         let grouped = self.groups.columns.iter().map(|group| group.column);
-        let columns: Vec<_> = grouped.chain([self.keys.column, self.values]).collect();
+        let columns: Vec<_> = grouped
+            .chain([self.keys.column])
+            .chain(self.answer.column())
+            .collect();
         report.bytes_read += match plan.order {
             0 => columns.iter().map(|column| column.bytes() as u64).sum::<u64>(),
             _ => columns

@@ -19,18 +19,18 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err, resource
 
 use super::bracket_plan::BracketPlan;
 use super::buffer::DeviceBuffer;
-use super::column::DeviceColumn;
 use super::gather::array;
 use super::group::{Groups, HOST_BYTES};
 use super::group_brackets::BracketRead;
-use super::group_records::{Fields, GroupRecords, RecordFieldArgument, THREADS, everywhere, kernels};
+use super::group_records::{
+    Fields, GroupRecords, RecordFieldArgument, THREADS, TopAnswer, everywhere, kernels,
+};
 use super::launch::kernel_argument;
 use super::report::Report;
 use super::runs::{Candidates, RunReader, RunSelection};
 use super::select::Selection;
 use super::shares::{QUEUES, TopMethod, is_for_warps, method, share, shares};
 use super::sort::{RecordShape, RecordSort, Segments, SortMemory};
-use super::source::storage_bytes;
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
@@ -68,8 +68,8 @@ pub struct GroupTopSelection<'a> {
     pub groups: &'a Groups<'a>,
     /// The column of the keys, and the rows that count.
     pub keys: Selection<'a>,
-    /// The column whose values are the answer. They break ties between keys: smaller values first, NULL last.
-    pub values: &'a DeviceColumn,
+    /// What the answer is made of.
+    pub answer: TopAnswer<'a>,
     /// Whether the least keys are the best.
     pub least: bool,
     /// Most rows of a group, from 1.
@@ -162,7 +162,7 @@ impl<'a> GroupTopSelection<'a> {
         GroupRecords {
             groups: self.groups,
             keys: &self.keys,
-            values: self.values,
+            answer: self.answer,
             least: self.least,
         }
     }
@@ -171,7 +171,7 @@ impl<'a> GroupTopSelection<'a> {
         Ok(GroupTop {
             codes: Vec::new(),
             offsets: vec![0],
-            values: new_empty_array(self.values.data_type()),
+            values: new_empty_array(self.answer.data_type()),
         })
     }
 
@@ -256,9 +256,9 @@ impl<'a> GroupTopSelection<'a> {
         let total = offsets.last().copied().unwrap_or(0);
         room(segments.codes.len(), total as usize)?;
         let sent = DeviceBuffer::from_numbers(device, &offsets, limit, report)?;
-        let nullable = self.values.has_nulls();
-        let Some(width) = storage_bytes(self.values.data_type()) else {
-            return internal_err!("values of type {} on a device", self.values.data_type());
+        let (data_type, nullable) = (self.answer.data_type(), self.answer.has_nulls());
+        let Some(width) = self.answer.width() else {
+            return internal_err!("values of type {data_type} on a device");
         };
         let total = total as usize;
         let out = device.allocate(total * (width + usize::from(nullable)), limit)?;
@@ -299,7 +299,7 @@ impl<'a> GroupTopSelection<'a> {
         let launch = kernels(device, shape, None)?.launch("gt_answer", grid, 0)?;
         timeline.launch(&launch, &plan)?;
         report.bytes_from_device += out.len() as u64;
-        let values = array(self.values.data_type(), total, &out)?;
+        let values = array(data_type, total, &out)?;
         drop((best, heads, sent));
         Ok(GroupTop {
             codes: segments.codes,

@@ -75,6 +75,7 @@ pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
 pub use group_ranks::GroupRanks;
+pub use group_records::TopAnswer;
 pub use group_top::{GroupTop, GroupTopSelection};
 pub(crate) use likely::likely_programs;
 pub(crate) use near_pairs::{NearPairs, PairList};

@@ -18,6 +18,6 @@ mod physical;
 mod rewrite;
 
 pub(super) use bind::bind_rows;
-pub(super) use node::TopKNode;
+pub(super) use node::{TopKNode, TopKOutput};
 pub(super) use physical::{has_one_form, sort_column, topk_exec};
 pub(super) use rewrite::rewrite_topk;

@@ -12,7 +12,7 @@ use crate::planner::node::{Node, NodeKind};
 
 /// What a [`TopKNode`] gives for the best rows of each group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum TopKOutput {
+pub(in crate::planner) enum TopKOutput {
     /// One row for each group: the answer of a `topk_by` call, which may have an alias.
     Call(Expr, Box<CallSpec<RowsAsked>>),
     /// The best rows themselves.
@@ -37,8 +37,8 @@ pub(in crate::planner) type TopKNode = Node<TopKKind>;
 /// The groups of a [`TopKNode`], and what it gives for each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::planner) struct TopKKind {
-    pub(super) group: Vec<Expr>,
-    pub(super) output: TopKOutput,
+    pub(in crate::planner) group: Vec<Expr>,
+    pub(in crate::planner) output: TopKOutput,
     /// Whether the node is planned for many machines.
     pub(super) staged: bool,
     /// The plan that the node replaced, over the same input. Where that streams, it is planned instead; `None`: it

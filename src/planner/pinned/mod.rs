@@ -24,6 +24,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 
 use super::QuantilesNode;
+use super::grouped_topk::TopKNode;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::PinnedTables;
 use nearest::nearest_query;
@@ -32,7 +33,7 @@ pub(super) use node::{FallbackPlanner, PinnedNode};
 use quantiles::quantiles_query;
 pub(super) use scan::PinnedScanNode;
 use scan::{joined, pinned_scan};
-use topk::{is_limited, is_topk, sort_limit_query, topk_query};
+use topk::{group_rows_query, is_limited, is_topk, sort_limit_query, topk_query};
 
 /// Replaces all parts of the plan that the devices of the session's pinned tables can compute. `fallback` plans for the CPU when a device
 /// has failed. `timed`: whether to measure the time of each kernel.
@@ -102,7 +103,7 @@ fn is_candidate(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => is_topk(aggregate),
         LogicalPlan::Sort(sort) => is_limited(sort),
-        other => QuantilesNode::of(other).is_some(),
+        other => QuantilesNode::of(other).is_some() || TopKNode::of(other).is_some(),
     }
 }
 
@@ -124,9 +125,10 @@ pub(super) async fn pinned_node(
             Some(query) => Some(query),
             None => nearest_query(sort, timed, session).await?,
         },
-        other => match QuantilesNode::of(other) {
-            Some(node) => quantiles_query(node, timed, session).await?,
-            None => None,
+        other => match (QuantilesNode::of(other), TopKNode::of(other)) {
+            (Some(node), _) => quantiles_query(node, timed, session).await?,
+            (_, Some(node)) => group_rows_query(node, timed, session).await?,
+            _ => None,
         },
     };
     let Some(query) = query.map(Arc::new) else {

@@ -4,11 +4,12 @@
 //! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedExec: device=cuda:0 ..
 //!   TableScan: trips projection=[id, fare]
 //! ```
-//! The device answers two kinds of queries, with `WHERE` and `FILTER` as for quantiles, and without groups for at most 2^20 rows:
+//! The device answers three kinds of queries, with `WHERE` and `FILTER` as for quantiles, and without groups for at most 2^20 rows:
 //!
 //! * All aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and `GROUP BY` names pinned
 //!   columns of types other than floating point.
 //! * `ORDER BY` one pinned column without NULLs, with a `LIMIT`, where all selected columns are pinned; `ORDER BY` a distance: see [`super::nearest`].
+//! * `ROW_NUMBER() <= k` and `DISTINCT ON` with such an order, and groups as above, where all selected columns are pinned.
 
 use std::sync::Arc;
 
@@ -20,9 +21,13 @@ use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
 use super::table::{PinnedInput, conjunction, over_table, unaliased};
-use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuery, PinnedRows, PinnedTopK, PinnedTopKCall};
+use crate::exec::{
+    FilteredColumn, Numbering, PinnedGroupRows, PinnedGroupTopK, PinnedQuery, PinnedRows, PinnedTopK,
+    PinnedTopKCall,
+};
 use crate::kernel::cuda::{DeviceColumn, Predicate, TopSelection};
 use crate::planner::call_spec::{CallSpec, RowsAsked};
+use crate::planner::grouped_topk::{TopKNode, TopKOutput};
 use crate::planner::rewrite::has_subquery;
 
 /// Whether all aggregates are calls of `topk_by`, `max_by` or `min_by`.
@@ -137,8 +142,7 @@ pub(super) async fn sort_limit_query(
         return Ok(None);
     };
     let column = columns[place];
-    let can_rank = DeviceColumn::supports(pinned.table.column(column).data_type());
-    if !can_rank || pinned.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
+    if !is_order(pinned.table.column(column)) || schema.fields().len() != columns.len() {
         return Ok(None);
     }
     let ordering = LexOrdering::new([PhysicalSortExpr::new(
@@ -159,4 +163,58 @@ pub(super) async fn sort_limit_query(
     };
     let query = pinned.query(rows, schema, timed);
     Ok(ordering.is_some().then_some(PinnedQuery { ordering, ..query }))
+}
+
+/// Whether a device can order rows by a column. NULLs have no place in its order.
+fn is_order(column: &DeviceColumn) -> bool {
+    DeviceColumn::supports(column.data_type()) && !column.has_nulls()
+}
+
+/// The query of the first rows of each group of a pinned table. `None` if a device cannot answer it.
+///
+/// # Errors
+/// Errors of the catalog.
+pub(super) async fn group_rows_query(
+    node: &TopKNode,
+    timed: bool,
+    session: &dyn Session,
+) -> Result<Option<PinnedQuery>> {
+    let TopKOutput::Rows {
+        k,
+        numbering: Numbering::RowNumber,
+        order,
+        columns,
+        with_groups,
+        with_number,
+    } = &node.kind.output
+    else {
+        return Ok(None);
+    };
+    let ([by], input) = (order.as_slice(), node.input()) else {
+        return Ok(None);
+    };
+    let Some(pinned) = PinnedInput::below(input, session).await? else {
+        return Ok(None);
+    };
+    let columns = columns.iter().map(|expr| pinned.any_column(expr, input));
+    let (Some(key), Some(columns), Some((groups, filter))) = (
+        pinned.any_column(&by.expr, input),
+        columns.collect::<Option<Vec<_>>>(),
+        pinned.grouped(&node.kind.group, input),
+    ) else {
+        return Ok(None);
+    };
+    if !is_order(pinned.table.column(key)) {
+        return Ok(None);
+    }
+    let shown_groups = if *with_groups { groups.clone() } else { Vec::new() };
+    let rows = PinnedGroupRows {
+        groups,
+        key: FilteredColumn { column: key, filter },
+        descending: !by.asc,
+        k: *k,
+        columns: shown_groups.into_iter().chain(columns).collect(),
+        with_number: *with_number,
+    };
+    Ok(Some(pinned.query(rows, Arc::clone(node.schema().inner()), timed)))
 }

@@ -135,6 +135,30 @@ const FILTERED_GROUPS: [&str; 7] = [
     "SELECT i8 FROM t GROUP BY i8 HAVING max_by(i16, f32) > 0 ORDER BY i8",
 ];
 
+/// The first rows of groups of every type, in an order in which rows that tie look the same. NULLs have no place in the order of a device.
+fn first_rows_of_groups(table: &Table) -> Vec<Statement> {
+    let statements = by_every_type(table, |group| {
+        format!(
+            "SELECT {group}, id, f64, ts, n FROM (SELECT *, row_number() OVER (PARTITION BY {group} ORDER BY id DESC) AS n FROM t \
+             WHERE NOT (i16 BETWEEN 3 AND 1000)) WHERE n <= 3 ORDER BY {group}, n"
+        )
+    });
+    let several =
+        "SELECT id, dec FROM t QUALIFY row_number() OVER (PARTITION BY u8, b ORDER BY id) = 1 ORDER BY id"
+            .to_owned();
+    let all_of_some =
+        "SELECT id FROM t QUALIFY row_number() OVER (PARTITION BY b ORDER BY id) < 20000 ORDER BY id"
+            .to_owned();
+    let statements = statements.into_iter().chain([several, all_of_some]);
+    if table.nulls {
+        return shown(statements, PINNED);
+    }
+    let floats = by_every_type(table, |group| {
+        format!("SELECT DISTINCT ON ({group}) {group}, f32 FROM t ORDER BY {group}, f32 DESC")
+    });
+    shown(statements.chain(floats), PINNED)
+}
+
 /// Few long groups, whose rows warps select; one group with most of the rows; and as many groups as rows.
 fn long(pattern: Pattern, rows: usize, _: bool) -> Columns {
     let mut all = some(
@@ -274,7 +298,7 @@ fn ungrouped() -> [Case; 5] {
     ]
 }
 
-fn grouped() -> [Case; 4] {
+fn grouped() -> [Case; 5] {
     [
         GROUPS_OF_EVERY_TYPE,
         Case {
@@ -282,6 +306,11 @@ fn grouped() -> [Case; 4] {
             patterns: &[Pattern::Random, Pattern::FewDistinct, Pattern::Extremes],
             sizes: lens![33, 50_021],
             statements: |_| shown(FILTERED_GROUPS, PINNED),
+            ..GROUPS_OF_EVERY_TYPE
+        },
+        Case {
+            name: "first_rows_of_groups",
+            statements: first_rows_of_groups,
             ..GROUPS_OF_EVERY_TYPE
         },
         Case {
