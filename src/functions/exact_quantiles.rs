@@ -287,8 +287,8 @@ impl AggregateUDFImpl for ExactQuantiles {
             && method.is_string()
         {
             return plan_err!(
-                "{} with a method needs its expression planner: register the extension with \
-                 datafusion_quantiles::register_all",
+                "{}: the last argument is text, which is no weight (weights are integers or decimals), and no method, unless it is a \
+                 constant, and the extension is registered with datafusion_quantiles::register_all",
                 self.sql_name
             );
         }

@@ -4,7 +4,7 @@ use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{Result, plan_err};
 
 use super::{Method, builtin, spark};
-use crate::key::{KeySpec, Order};
+use crate::key::Order;
 
 impl Method {
     /// The type of the answer for one quantile of a column of type `data_type`.
@@ -15,7 +15,6 @@ impl Method {
     pub fn result_type(self, data_type: &DataType) -> Result<DataType> {
         let order = Order::try_new(data_type)?;
         if self.is_builtin() {
-            KeySpec::try_new(data_type)?;
             return builtin::result_type(self, data_type);
         }
         if self == Method::SparkPercentile {

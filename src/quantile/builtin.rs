@@ -15,7 +15,10 @@ pub(super) fn result_type(method: Method, data_type: &DataType) -> Result<DataTy
     match data_type {
         Float16 | Float32 | Float64 => Ok(data_type.clone()),
         Decimal32(..) | Decimal64(..) | Decimal128(..) if method == Method::Median => Ok(data_type.clone()),
-        other => plan_err!("DataFusion's {method} does not take values of type {other}"),
+        other => plan_err!(
+            "{method} takes integers, floating-point numbers and decimals, got values of type {other}: exact_quantiles takes any type \
+             that has an order"
+        ),
     }
 }
 

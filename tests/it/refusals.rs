@@ -34,6 +34,11 @@ async fn refusals_name_the_value_under_explain_and_without_rows() {
         ("exact_quantiles(x, 0.5, 5)", format!("exact_quantiles: the method must be a string, {method} 5 of type Int64")),
         ("exact_quantiles(x, 0.5, NULL)", format!("exact_quantiles: the method must be a string, {method} NULL of type Null")),
         ("exact_quantiles(x, 0.5, s)", format!("exact_quantiles: the method must be a constant string, {method} t.s")),
+        (
+            "percentile_cont(s, [0.5])",
+            "percentile_cont takes integers, floating-point numbers and decimals, got values of type Utf8: exact_quantiles takes any type \
+             that has an order".to_owned(),
+        ),
         ("exact_quantiles(x, 0.5) RESPECT NULLS", "exact_quantiles skips NULLs: RESPECT NULLS is not allowed".to_owned()),
         (
             "exact_quantiles(x, 0.5) WITHIN GROUP (ORDER BY f)",

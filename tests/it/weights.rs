@@ -337,6 +337,7 @@ async fn what_is_no_weight_is_refused() {
         ("percentile(x, 0.5, w * 0.5::FLOAT)", format!("percentile: weights must be integers or decimals, got Float32: {shares}")),
         ("quantile_disc(x, 0.5, 'many')", "quantile_disc: weights must be integers or decimals, got Utf8".to_owned()),
         ("percentile_disc(0.5, c > 1) WITHIN GROUP (ORDER BY x)", "percentile_disc: weights must be integers or decimals, got Boolean".to_owned()),
+        ("exact_quantiles(x, 0.5, 'disc', CAST(c AS VARCHAR))", "exact_quantiles: the last argument is text, which is no weight".to_owned()),
         ("exact_quantiles(DISTINCT x, 0.5, 'disc', w)", "exact_quantiles takes DISTINCT or a weight, not both".to_owned()),
         ("iqr(DISTINCT x, 'linear', w)", "iqr takes DISTINCT or a weight, not both".to_owned()),
         ("percentile(x, 0.5, w, 1)", "percentile takes 2 or 3 arguments, got 4".to_owned()),

@@ -1,5 +1,8 @@
 //! The naive evaluation: filters, sorts and counts the model's rows. It shares no code with the crate.
 
+mod ranks;
+mod rows;
+
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,6 +16,8 @@ use crate::statement::*;
 use crate::summary::summary;
 use crate::table::{F, H, ID, K, S, Table};
 use crate::value::{Cell, Order, Value, compare, compare_cells, text};
+use ranks::{Ranked, iqr};
+use rows::{first_value, top};
 
 pub(crate) type Row<'a> = Cow<'a, Vec<Cell>>;
 
@@ -514,102 +519,6 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
     }
 }
 
-/// The distance between the quartiles of values.
-fn iqr(values: &[Value], method: &str, data_type: &DataType) -> Expect {
-    let quartile = |num| {
-        let q = Q {
-            num,
-            den: 4,
-            text: String::new(),
-        };
-        match exact(values, &q, method, data_type) {
-            Expect::Near(at, most) => (at, most),
-            Expect::Is(Some(Value::Float(at))) => (at, 0.0),
-            other => panic!("a quartile is no number: {other:?}"),
-        }
-    };
-    let ((low, below), (high, above)) = (quartile(1), quartile(3));
-    // Floats narrower than f64 are subtracted in their own type.
-    let digits = match data_type {
-        DataType::Float16 => 1e-3,
-        DataType::Float32 => 1e-6,
-        _ => 1e-12,
-    };
-    let rounding = high.abs().max(low.abs()).min(1e308) * digits;
-    Expect::Near(high - low, below + above + rounding)
-}
-
-/// What a call that ranks values asks.
-struct Ranked<'a> {
-    name: &'a str,
-    descending: bool,
-    nulls_first: bool,
-    distinct: bool,
-}
-
-impl Ranked<'_> {
-    /// The answer over some rows.
-    fn of(&self, cells: &[Cell], at: &[Option<Point>], list: bool) -> Expect {
-        let mut cells: Vec<&Cell> = cells.iter().collect();
-        let skips = self.name.starts_with("exact");
-        if skips {
-            cells.retain(|cell| cell.is_some());
-        }
-        if self.distinct || self.name == "dense_rank" {
-            cells.sort_by(|a, b| compare_cells(a, b, true, Order::Functions));
-            cells.dedup_by(|a, b| compare_cells(a, b, true, Order::Functions).is_eq());
-        }
-        if self.name == "exact_cdf" && cells.is_empty() {
-            return Expect::Is(None);
-        }
-        let one = |point: &Option<Point>| match point {
-            None if skips => Expect::Is(None),
-            point => Expect::Is(Some(self.at(&cells, point))),
-        };
-        if list {
-            Expect::List(at.iter().map(one).collect())
-        } else {
-            one(&at[0])
-        }
-    }
-
-    /// The answer for one constant.
-    fn at(&self, cells: &[&Cell], point: &Option<Point>) -> Value {
-        let ordering = |cell: &&Cell| match (cell, point) {
-            (Some(value), Some(point)) if self.descending => beside(value, point).reverse(),
-            (Some(value), Some(point)) => beside(value, point),
-            (None, None) => Ordering::Equal,
-            (None, Some(_)) if self.nulls_first => Ordering::Less,
-            (Some(_), None) if !self.nulls_first => Ordering::Less,
-            _ => Ordering::Greater,
-        };
-        let before = cells.iter().filter(|cell| ordering(cell).is_lt()).count();
-        let through = cells.iter().filter(|cell| ordering(cell).is_le()).count();
-        let rows = cells.len();
-        let share = |part: usize, whole: usize| Value::Float(part as f64 / whole as f64);
-        match self.name {
-            "exact_rank" => Value::Int(through as i128),
-            "exact_cdf" => share(through, rows),
-            "percent_rank" => share(before, rows.max(1)),
-            "cume_dist" => share(through + 1, rows + 1),
-            _ => Value::Int(before as i128 + 1),
-        }
-    }
-}
-
-/// Where a value lies beside a constant.
-fn beside(value: &Value, point: &Point) -> Ordering {
-    match (value, point) {
-        (Value::Int(value), Point::Half(twice)) => (2 * value).cmp(&(*twice).into()),
-        (Value::Float(_), Point::Half(twice)) => {
-            compare(value, &Value::Float(*twice as f64 / 2.0), Order::Functions)
-        }
-        (Value::Float(_), Point::Float(v)) => compare(value, &Value::Float(*v), Order::Functions),
-        (_, Point::Text(text)) => compare(value, &Value::Text(text.as_bytes().to_vec()), Order::Functions),
-        (value, point) => panic!("{value:?} is not compared with {point:?}"),
-    }
-}
-
 /// DataFusion's own `median` and `percentile_cont`, which order NaNs by their bits, and over `DISTINCT` values by those of them
 /// that are met first.
 fn builtin(values: &[Value], distinct: bool) -> Expect {
@@ -649,67 +558,4 @@ fn plain(name: &str, cells: Vec<Cell>) -> Expect {
         "min" => ints().min().map(number),
         _ => ints().max().map(number),
     })
-}
-
-fn first_value(call: &Call, desc: bool, mut rows: Vec<&Row>) -> Expect {
-    let key = |column, desc| Key {
-        column,
-        desc,
-        nulls_first: Some(false),
-    };
-    let keys = [key(K, desc), key(ID, false)];
-    rows.sort_by(|a, b| by_keys(a, b, &keys));
-    match rows.first() {
-        None => Expect::Is(None),
-        Some(first) => {
-            // After a UNION ALL or a join an id can come twice.
-            let ties = rows.iter().filter(|row| by_keys(row, first, &keys).is_eq());
-            let mut ties: Vec<Cell> = ties.map(|row| evaluate(&call.x, row)).collect();
-            ties.dedup_by_key(|cell| text(cell));
-            if ties.len() > 1 {
-                Expect::Open
-            } else {
-                Expect::Is(ties.remove(0))
-            }
-        }
-    }
-}
-
-fn top<'r, 'a: 'r>(
-    call: &Call,
-    name: &str,
-    k: Option<u64>,
-    asc: Option<bool>,
-    rows: impl Iterator<Item = &'r Row<'a>>,
-) -> Expect {
-    let descending = match name {
-        "min_by" | "arg_min" => false,
-        _ => asc != Some(true),
-    };
-    let mut pairs: Vec<(Value, Cell)> = Vec::new();
-    for row in rows {
-        let value = evaluate(&call.v, row);
-        let counts = value.is_some() || name == "topk_by";
-        if let (Some(key), true) = (evaluate(&call.x, row), counts) {
-            pairs.push((key, value));
-        }
-    }
-    pairs.sort_by(|a, b| {
-        let keys = compare(&a.0, &b.0, Order::Functions);
-        let keys = if descending { keys.reverse() } else { keys };
-        keys.then(compare_cells(&a.1, &b.1, false, Order::Functions))
-    });
-    if call.distinct {
-        let same = |a: &(Value, Cell), b: &(Value, Cell)| {
-            compare(&a.0, &b.0, Order::Functions).is_eq()
-                && compare_cells(&a.1, &b.1, false, Order::Functions).is_eq()
-        };
-        pairs.dedup_by(|a, b| same(a, b));
-    }
-    pairs.truncate(k.unwrap_or(1) as usize);
-    match (pairs.is_empty(), k) {
-        (true, _) => Expect::Is(None),
-        (false, None) => Expect::Is(pairs.remove(0).1),
-        (false, Some(_)) => Expect::List(pairs.into_iter().map(|(_, value)| Expect::Is(value)).collect()),
-    }
 }

@@ -55,7 +55,7 @@ const TERMINAL_ROWS: usize = 40;
 )]
 pub(crate) struct SqlArgs {
     /// Statements to run; can be given several times, and runs in turn with -f
-    #[arg(short, long, value_name = "SQL")]
+    #[arg(short, long, value_name = "SQL", allow_hyphen_values = true)]
     command: Vec<String>,
 
     /// File of statements to run (- is standard input); can be given several times

@@ -17,7 +17,8 @@ pub(crate) async fn run_text(runner: &mut Runner, text: &str, origin: Option<&st
 /// Runs a file of statements.
 pub(crate) async fn run_file(runner: &mut Runner, path: &str) -> End {
     match tokio::fs::read_to_string(path).await {
-        Ok(text) => run_text(runner, &text, Some(path)).await,
+        // Editors on Windows put the mark of UTF-8 in front.
+        Ok(text) => run_text(runner, text.trim_start_matches('\u{feff}'), Some(path)).await,
         Err(error) => End::error(format!("cannot read the file '{path}': {error}")),
     }
 }

@@ -95,7 +95,7 @@ fn statements_from_everywhere_run_in_turn() {
     let folder = folder();
     fs::write(
         folder.path().join("s.sql"),
-        "#!/usr/bin/env dfq\n-- semicolons; in comments\nSELECT 'x;y' AS f;",
+        "\u{feff}#!/usr/bin/env dfq\n-- semicolons; in comments\nSELECT 'x;y' AS f;",
     )
     .unwrap();
     let args = [
@@ -107,6 +107,8 @@ fn statements_from_everywhere_run_in_turn() {
         "SELECT 1 AS a; SELECT 2 AS a",
         "-f",
         "s.sql",
+        "-c",
+        "-- only a comment",
         "-c",
         "SELECT 3 AS a;",
     ];

@@ -12,6 +12,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_quantiles::functions::QuantilesExprPlanner;
 use datafusion_quantiles::{QuantilesPlanner, SessionStateBuilderExt};
+use futures::StreamExt;
 
 use crate::answers::query;
 
@@ -130,6 +131,24 @@ pub async fn all_is_given_back(ctx: &SessionContext) {
         );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Asserts that a query whose stream is dropped after some milliseconds gives back its memory and its files within 250 ms more. The least
+/// of five times counts: the machine has other work, too.
+pub async fn drop_ends_the_work(ctx: &SessionContext, sql: &str, millis: u64) {
+    let mut least = Duration::MAX;
+    for _ in 0..5 {
+        let mut stream = ctx.sql(sql).await.unwrap().execute_stream().await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_millis(millis), stream.next()).await;
+        drop((answer, stream));
+        let start = Instant::now();
+        all_is_given_back(ctx).await;
+        least = least.min(start.elapsed());
+    }
+    assert!(
+        least < Duration::from_millis(250),
+        "{least:?} after {millis} ms: {sql}"
+    );
 }
 
 /// Files anywhere below a folder; what vanishes meanwhile may be missing.
