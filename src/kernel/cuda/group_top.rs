@@ -1,7 +1,7 @@
 //! The best rows of every group of a table on a device: the launches of `kernels/group_top.cu` and `kernels/sort.cu`.
 //!
-//! A row becomes a record of 64 or 128 bits with three fields: the code of its group, its key, and its value. Each counts from the
-//! least of its column. Records with equal keys are so in the order of their values, and the value is read from the record. If the
+//! A row becomes a record of 64 or 128 bits with three fields: the code of its group, its key, and its value, or its number in the
+//! table. Each counts from the least of its column. Records with equal keys are so in the order of their values, and the value is read from the record. If the
 //! fields are too wide together, rows are first put in the order of their values, and the place in that order stands for the value.
 //! Then one of two methods follows:
 //!
