@@ -95,7 +95,7 @@ struct Wide<unsigned __int128> {
 __device__ __forceinline__ void put(const u64 (&halves)[2], u64& to) { to = halves[0]; }
 __device__ __forceinline__ void put(const u64 (&halves)[2], unsigned __int128& to) { to = (unsigned __int128)(halves[1]) << 64 | halves[0]; }
 
-// The key of a word, as encode() of common.cuh computes it, for an encoding that is known at run time.
+// The key of a word, as encode() of keys.cuh computes it, for an encoding that is known at run time.
 template <class Word>
 __device__ __forceinline__ typename Wide<Word>::Type key_of_word(Word word, u32 encoding) {
     constexpr u32 BITS = 8 * sizeof(Word);

@@ -2,6 +2,7 @@
 
 mod documents;
 mod faults;
+mod formats;
 mod generated;
 mod memory;
 #[cfg(target_os = "linux")]

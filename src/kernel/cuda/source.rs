@@ -1,15 +1,16 @@
 //! The sources of the kernels as text, and the description of one compilation.
 //!
 //! The sources lie in `kernels/` and are embedded in the binary. Their quoted includes are pasted in, so that NVRTC needs no header
-//! files. One compilation serves one kind of column, which macros describe (see `kernels/common.cuh`).
+//! files. One compilation serves one kind of column, which macros describe (see `kernels/keys.cuh`).
 
 use datafusion::arrow::datatypes::DataType;
 
 use crate::key::Encoding;
 
 /// Names and texts of the files that others include.
-const INCLUDES: [(&str, &str); 12] = [
+const INCLUDES: [(&str, &str); 13] = [
     ("common.cuh", include_str!("../../../kernels/common.cuh")),
+    ("keys.cuh", include_str!("../../../kernels/keys.cuh")),
     (
         "bucket_cells.cuh",
         include_str!("../../../kernels/bucket_cells.cuh"),
@@ -203,7 +204,7 @@ fn pasted(source: &str) -> String {
 pub struct ColumnFormat {
     /// Bits of a value in its buffer: 8, 16, 32, 64 or 128.
     storage_bits: u32,
-    /// `ENCODING` in `kernels/common.cuh`.
+    /// `ENCODING` in `kernels/keys.cuh`.
     encoding: u32,
 }
 
@@ -279,7 +280,7 @@ impl ColumnFormat {
         }
     }
 
-    /// `ENCODING` in `kernels/common.cuh`.
+    /// `ENCODING` in `kernels/keys.cuh`.
     pub(super) fn encoding(self) -> u32 {
         self.encoding
     }

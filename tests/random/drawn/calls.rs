@@ -5,7 +5,7 @@ use datafusion::arrow::datatypes::DataType;
 use super::Scope;
 use crate::in_order::{Asked, NUMBERS};
 use crate::statement::*;
-use crate::table::{F, H, ID, K, S, X, Y};
+use crate::table::{F, H, K, X};
 
 impl Scope<'_> {
     pub(super) fn call(&mut self, grouped: bool) -> Call {
