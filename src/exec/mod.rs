@@ -71,6 +71,8 @@ pub use grouped::GroupedQuantilesExec;
 pub use grouped_topk::GroupedTopKExec;
 pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub use kept_views::KeptViewsExec;
+pub use long_batches::ShortBatchesExec;
+pub(crate) use long_batches::short_batch;
 pub(crate) use mode::{Mode, by_key};
 pub use moving::MovingQuantilesExec;
 pub use nearest_join::NearestJoinExec;

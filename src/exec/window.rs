@@ -16,13 +16,13 @@ use datafusion::arrow::compute::{SortColumn, concat, concat_batches};
 use datafusion::common::Result;
 use datafusion::common::utils::evaluate_partition_ranges;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
 use datafusion::physical_expr::{OrderingRequirements, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
+use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
 use super::long_batches::OutputRows;
@@ -35,8 +35,13 @@ use crate::kernel::cpu::columns::row_bytes;
 /// batches, and the state of an accumulator.
 const GROUP_FACTOR: usize = 3;
 
+/// Part of a partition's share of the memory limit, as a divisor, that is reserved before its input begins.
+const FLOOR_PART: usize = 8;
+
 /// A `WindowAggExec` that holds the rows of one group of `PARTITION BY` at a time, and reserves the memory for them. It fails with
 /// `ResourcesExhausted` if the pool is too small. Its rows, their order and the answers are those of a `WindowAggExec`.
+///
+/// An eighth of the memory limit is reserved from the beginning, so that sorts below leave room for groups of that size.
 ///
 /// It is planned if the memory pool has a limit. Metrics: `output_rows`, `elapsed_compute`.
 pub type ReservingWindowExec = Operator<WindowWork>;
@@ -97,6 +102,10 @@ impl Work for WindowWork {
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let baseline = BaselineMetrics::new(on.metrics, on.partition);
+        let memory = on.memory();
+        // Before its input begins: a sort merges as many of its files at a time as there is memory for, and would leave none.
+        let floor = floor(&on);
+        let floor = memory.try_grow(floor).map_or(0, |()| floor);
         let rows = WindowRows {
             keys: self.window.partition_by_sort_keys()?,
             input: Some(on.input()?),
@@ -107,7 +116,8 @@ impl Work for WindowWork {
             ready: VecDeque::new(),
             ready_bytes: 0,
             output_rows: OutputRows::of(&on.context),
-            memory: on.memory(),
+            memory,
+            floor,
             baseline: baseline.clone(),
         };
         let batches = futures::stream::try_unfold(rows, |mut rows| async move {
@@ -138,7 +148,19 @@ struct WindowRows {
     ready_bytes: usize,
     output_rows: OutputRows,
     memory: MemoryReservation,
+    /// Bytes that stay reserved, whatever is held.
+    floor: usize,
     baseline: BaselineMetrics,
+}
+
+/// Bytes that a partition has for itself from its begin to its end.
+fn floor(on: &Execution<'_>) -> usize {
+    match on.context.memory_pool().memory_limit() {
+        MemoryLimit::Finite(limit) => {
+            limit / on.inputs[0].output_partitioning().partition_count().max(1) / FLOOR_PART
+        }
+        _ => 0,
+    }
 }
 
 impl WindowRows {
@@ -256,7 +278,7 @@ impl WindowRows {
     /// Reserves the memory of the open group and of `ready`.
     fn reserve(&self) -> Result<()> {
         let bytes = GROUP_FACTOR * self.open_bytes + self.ready_bytes;
-        self.memory.try_resize(bytes).map_err(|error| {
+        self.memory.try_resize(bytes.max(self.floor)).map_err(|error| {
             error.context(format!(
                 "the rows of a window's group, and its answers: {bytes} bytes wanted; PARTITION BY more columns makes groups smaller"
             ))

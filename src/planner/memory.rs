@@ -54,12 +54,13 @@ pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Re
         return Ok(None);
     }
     let id = state.session_id().to_owned();
+    let runtime = Arc::clone(state.runtime_env());
     let mut builder = SessionStateBuilder::new_from_existing(state.clone()).with_session_id(id);
     // First, before the rule that puts in exchanges: the operator needs none.
     let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
     built_in.insert(0, Arc::new(HostedAggregatesRule));
     let builder = builder
-        .with_physical_optimizer_rule(Arc::new(SpillingSortsRule { limit }))
+        .with_physical_optimizer_rule(Arc::new(SpillingSortsRule { limit, runtime }))
         .with_physical_optimizer_rule(Arc::new(ReservingWindowsRule));
     Ok(Some(builder.build()))
 }

@@ -237,17 +237,15 @@ impl QuantilesPlanner {
             }
             RestPlanner::Default(_) => {
                 let plan = rewritten.data;
-                let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
-                let plan = self.on_devices(plan, timed, session).await?;
-                let plan = host_groups(plan)?.data;
                 // Sorts with a limit are left to a physical optimizer rule, which keeps the dynamic filter that scans read.
                 let plan = if options.topk {
-                    // The best rows of groups are nodes only now.
-                    self.on_devices(rewrite_topk(plan, false)?.data, timed, session)
-                        .await?
+                    rewrite_topk(plan, false)?.data
                 } else {
                     plan
                 };
+                let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
+                let plan = self.on_devices(plan, timed, session).await?;
+                let plan = host_groups(plan)?.data;
                 if let Some(limited) = with_memory_rules(&plan, session)? {
                     return self.rest.create_physical_plan(&plan, &limited).await;
                 }

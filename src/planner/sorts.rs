@@ -7,9 +7,13 @@
 //! SortExec: expr=[o@0]                                    RestoredTypesExec
 //!   rows with columns of views or dictionaries     ->       SortExec: expr=[o@0]
 //!                                                             ProjectionExec: expr=[o@0, CAST(s@1 AS LargeUtf8)]
+//!
+//! SortExec: expr=[o@0]                                    ShortBatchesExec: rows=200
+//!   long rows                                      ->       SortExec: expr=[o@0]
 //! ```
 //! A sort with a limit keeps its rows in a heap that cannot be written to disk. Sorted rows that come back from disk keep the bytes behind the
 //! views of all batches that they were written in, and the dictionaries of all batches that they were merged from, and nobody reserves them.
+//! A merge of files reserves four batches of each; where batches are large it merges few at a time, and writes all rows again to merge the rest.
 
 use std::sync::Arc;
 
@@ -17,6 +21,7 @@ use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_expr::utils::collect_columns;
@@ -28,7 +33,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::exec::RestoredTypesExec;
+use crate::exec::{RestoredTypesExec, ShortBatchesExec, short_batch};
 
 /// Bytes of a row in the heap of DataFusion's sort with a limit, besides its columns.
 const HEAP_ROW_BYTES: usize = 100;
@@ -107,13 +112,15 @@ fn plain_type(data_type: &DataType) -> Option<DataType> {
 pub(super) struct SpillingSortsRule {
     /// The memory limit, in bytes.
     pub(super) limit: usize,
+    /// Of the session.
+    pub(super) runtime: Arc<RuntimeEnv>,
 }
 
 impl PhysicalOptimizerRule for SpillingSortsRule {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,
-        _config: &ConfigOptions,
+        config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         plan.transform_up(|plan| {
             if plan.boundedness().is_unbounded() {
@@ -123,7 +130,7 @@ impl PhysicalOptimizerRule for SpillingSortsRule {
                 plan.downcast_ref::<SortExec>(),
                 plan.downcast_ref::<SortPreservingMergeExec>(),
             ) {
-                (Some(sort), _) => self.spilling(sort)?,
+                (Some(sort), _) => self.spilling(sort, config)?,
                 (_, Some(merge)) => merged_plain(merge)?,
                 _ => None,
             };
@@ -143,23 +150,45 @@ impl PhysicalOptimizerRule for SpillingSortsRule {
 
 impl SpillingSortsRule {
     /// The sort that reserves what it holds; `None` if it is this one.
-    fn spilling(&self, sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    fn spilling(&self, sort: &SortExec, config: &ConfigOptions) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let partitions = sort.properties().output_partitioning().partition_count();
         let Some(k) = sort.fetch() else {
-            return sorted_plain(sort);
+            return self.without_limit(sort, config);
         };
         if heaps(k, &sort.schema(), partitions) <= self.limit / HEAPS_PART {
             return Ok(None);
         }
         let all = sort.with_fetch(None);
-        let all = sorted_plain(&all)?.unwrap_or_else(|| Arc::new(all));
+        let all = self.without_limit(&all, config)?.unwrap_or_else(|| Arc::new(all));
         Ok(Some(Arc::new(LocalLimitExec::new(all, k))))
+    }
+
+    /// A sort of all rows, of plain types and in batches that are small beside its memory; `None` if it is this one.
+    fn without_limit(
+        &self,
+        sort: &SortExec,
+        config: &ConfigOptions,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let plain = sorted_plain(sort)?;
+        let rows = short_batch(sort, config, &self.runtime);
+        if plain.is_none() && rows.is_none() {
+            return Ok(None);
+        }
+        let is_plain = plain.is_some();
+        let mut sorted: Arc<dyn ExecutionPlan> = Arc::new(plain.unwrap_or_else(|| sort.clone()));
+        if let Some(rows) = rows {
+            sorted = Arc::new(ShortBatchesExec::try_new(sorted, rows)?);
+        }
+        if is_plain {
+            sorted = Arc::new(RestoredTypesExec::try_new(sorted, sort)?);
+        }
+        Ok(Some(sorted))
     }
 }
 
 /// A sort, with its columns of views and dictionaries sorted as strings and binary values with offsets; `None` if it has no such columns, or is in the order of
 /// what is computed from them.
-fn sorted_plain(sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+fn sorted_plain(sort: &SortExec) -> Result<Option<SortExec>> {
     let schema = sort.schema();
     let changes = |column: &Column| plain_type(schema.field(column.index()).data_type()).is_some();
     let keeps_type =
@@ -189,7 +218,7 @@ fn sorted_plain(sort: &SortExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let input = ProjectionExec::try_new(columns, Arc::clone(sort.input()))?;
     let plain = SortExec::new(sort.expr().clone(), Arc::new(input))
         .with_preserve_partitioning(sort.preserve_partitioning());
-    Ok(Some(Arc::new(RestoredTypesExec::try_new(Arc::new(plain), sort)?)))
+    Ok(Some(plain))
 }
 
 /// A merge of partitions that were sorted in other types than those of their rows, which they then get behind it; `None` for other merges.

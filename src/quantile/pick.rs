@@ -62,7 +62,11 @@ impl<T> Found<T> {
     ///
     /// # Errors
     /// Errors of `value_at`.
-    pub(crate) fn add(&mut self, picks: &Picks, value_at: &dyn Fn(u64) -> Result<T>) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        picks: &Picks,
+        value_at: &(impl Fn(u64) -> Result<T> + ?Sized),
+    ) -> Result<()> {
         for pick in picks.iter() {
             self.low.push(value_at(pick.low)?);
             if picks.interpolates {

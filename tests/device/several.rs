@@ -31,6 +31,7 @@ tests! {
     asynchronous ranks_that_are_left_open,
     asynchronous queries_at_the_same_time,
     asynchronous spread_tables,
+    asynchronous best_rows_of_spread_tables,
     asynchronous bytes_between_devices,
 }
 
@@ -357,8 +358,7 @@ async fn spread_tables() {
     }
     for sql in [
         "SELECT i32, exact_quantiles(f64, 0.5) FROM t GROUP BY i32",
-        "SELECT topk_by(i32, f64, 3) FROM t",
-        "SELECT f64 FROM t ORDER BY f64 DESC LIMIT 3",
+        "SELECT i32, topk_by(i32, f64, 3) FROM t GROUP BY i32",
     ] {
         assert!(!physical_plan(&ctx, sql).await.contains("Pinned"), "{sql}");
     }
@@ -381,6 +381,52 @@ async fn spread_tables() {
     assert!(refused.contains("no such device"), "{refused}");
     unpin_table(&ctx, "t").unwrap();
     assert!(devices.iter().all(|device| device.held_bytes() == 0));
+}
+
+/// Each device finds its best rows, and the host the best of these: ties, NULLs, conditions, and more rows than a device has.
+async fn best_rows_of_spread_tables() {
+    const ROWS: i64 = 100_003;
+    let ctx = session(4);
+    use_devices(&ctx, two_devices());
+    let create = format!(
+        "CREATE TABLE t AS SELECT value AS id, value * 7919 % {ROWS} AS x, CAST(value % 17 AS INT) AS tie, \
+         CASE WHEN value % 3 > 0 THEN value * 31 % 1000 END AS maybe, CAST(sin(CAST(value AS DOUBLE)) AS REAL) AS f, \
+         arrow_cast(make_array(sin(CAST(value AS DOUBLE)), cos(CAST(value * 3 AS DOUBLE)), value % 5), 'FixedSizeList(3, Float32)') AS v \
+         FROM generate_series(1, {ROWS})"
+    );
+    for sql in [
+        create.as_str(),
+        "SET quantiles.device = 'cuda:all'",
+        "PIN TABLE t (id, x, tie, maybe, f, v)",
+    ] {
+        let ran = datafusion_quantiles::statement::sql(&ctx, sql).await.unwrap();
+        ran.collect().await.unwrap();
+    }
+    for sql in [
+        "SELECT id, x, maybe FROM t ORDER BY x LIMIT 10",
+        "SELECT id, x, f FROM t ORDER BY x DESC LIMIT 70000",
+        "SELECT x, id FROM t WHERE tie = 3 AND f > 0.25 ORDER BY x LIMIT 1000",
+        "SELECT x FROM t WHERE id < 5 ORDER BY x LIMIT 10",
+        "SELECT tie FROM t ORDER BY tie DESC LIMIT 9000",
+        "SELECT x FROM t WHERE id < 0 ORDER BY x LIMIT 10",
+        "SELECT topk_by(id, x, 10), max_by(id, x), min_by(maybe, x) FROM t",
+        "SELECT topk_by(maybe, tie, 6000), topk_by(id, tie, 7, 'asc') FROM t WHERE f < 0.5",
+        "SELECT topk_by(maybe, maybe, 100000, 'asc'), topk_by(id, f, 60000) FILTER (WHERE tie <> 4) FROM t",
+        "SELECT topk_by(id, x, 3) FROM t WHERE id < 0",
+        "SELECT id, array_distance(v, [0.1, 0.2, 3]) AS d FROM t ORDER BY d, id LIMIT 20",
+        "SELECT id, x FROM t WHERE tie > 8 ORDER BY cosine_distance(v, [1, 0.5, 0.25]) DESC, id LIMIT 3000",
+    ] {
+        set(&ctx, "device", "cpu").await;
+        let expected = rows(&ctx, sql).await;
+        set(&ctx, "device", "cuda:all").await;
+        let plan = physical_plan(&ctx, sql).await;
+        assert!(
+            plan.contains("PinnedExec: device=") && plan.contains(")+cuda:"),
+            "{sql}: {plan}"
+        );
+        assert_eq!(rows(&ctx, sql).await, expected, "{sql}");
+    }
+    unpin_table(&ctx, "t").unwrap();
 }
 
 /// The number of bytes copied from the devices depends on the number of ranks, not on the number of values.

@@ -11,7 +11,8 @@ use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, UnboundedMemoryPool};
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::*;
 use datafusion_quantiles::session::SessionLimits;
 use tempfile::TempDir;
@@ -292,24 +293,93 @@ async fn aggregations_of_a_limited_session_that_keep_rows_are_hosted() {
     assert_nothing_left(&limited, folder.path(), "groups");
 }
 
-/// The number of batches that the only scan of a query gave.
-async fn scanned_batches(ctx: &SessionContext, sql: &str) -> usize {
-    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-    collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
-    let mut found = Vec::new();
+/// A session as `dfq --memory-limit` has it.
+fn with_limits(megabytes: usize, partitions: usize) -> SessionContext {
+    let limits = SessionLimits {
+        memory: Some(megabytes << 20),
+        partitions: NonZeroUsize::new(partitions),
+        spill_dir: None,
+    };
+    let ctx = SessionContext::new_with_config_rt(limits.config().unwrap(), limits.runtime().unwrap());
+    datafusion_quantiles::register_all(&ctx).unwrap();
+    ctx
+}
+
+/// The sum of a metric over the operators of this type in a plan.
+fn metric<P: ExecutionPlan>(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
+    let mut sum = 0;
     plan.apply(|node| {
-        if node.is::<DataSourceExec>() {
-            let metrics = node.metrics().unwrap();
-            let batches = metrics
-                .iter()
-                .filter(|metric| metric.value().name() == "output_batches");
-            found.push(batches.map(|metric| metric.value().as_usize()).sum());
+        let metrics = node.metrics().filter(|_| node.is::<P>());
+        for metric in metrics.iter().flat_map(|metrics| metrics.iter()) {
+            let is_wanted = metric.value().name() == name;
+            sum += if is_wanted { metric.value().as_usize() } else { 0 };
         }
         Ok(TreeNodeRecursion::Continue)
     })
     .unwrap();
-    assert_eq!(found.len(), 1, "{sql}");
-    found[0]
+    sum
+}
+
+/// Long rows are sorted in batches of few rows, so that a merge reads many of the files that were written, and no row is written more than twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_rows_are_sorted_in_short_batches() {
+    const ROWS: usize = 12_000;
+    const BYTES: usize = 5000;
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("t.parquet").display().to_string();
+    let free = session_on(
+        runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
+        2,
+    );
+    let write = format!(
+        "COPY (SELECT value * 7919 % {ROWS} AS o, repeat(CAST(100000 + value * 31 % 899 AS VARCHAR), {}) AS long FROM range({ROWS})) TO '{file}'",
+        BYTES / 6
+    );
+    query(&free, &write).await.unwrap();
+    let limited = with_limits(16, 2);
+    for ctx in [&free, &limited] {
+        let create = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{file}'");
+        query(ctx, &create).await.unwrap();
+    }
+    for (sql, must_spill) in [
+        (
+            "SELECT count(*), sum(a * length(m)) FROM (SELECT o % 10 AS a, max(long) OVER (PARTITION BY o % 3000) AS m FROM t)",
+            true,
+        ),
+        (
+            "SELECT sum(n * o), count(l) FROM (SELECT o, row_number() OVER (PARTITION BY o % 100 ORDER BY o) AS n, lag(long) OVER (PARTITION BY o % 100 ORDER BY o) AS l FROM t)",
+            true,
+        ),
+        // Short rows.
+        (
+            "SELECT sum(n * o) FROM (SELECT o, row_number() OVER (ORDER BY o) AS n FROM t)",
+            false,
+        ),
+    ] {
+        let shown = physical_plan(&limited, sql).await;
+        assert_eq!(shown.contains("ShortBatchesExec: rows="), must_spill, "{shown}");
+        assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
+        let plan = limited
+            .sql(sql)
+            .await
+            .unwrap()
+            .create_physical_plan()
+            .await
+            .unwrap();
+        collect(Arc::clone(&plan), limited.task_ctx()).await.unwrap();
+        let spilled = metric::<SortExec>(&plan, "spilled_bytes");
+        assert!(
+            spilled <= 2 * ROWS * (BYTES + 100) && (spilled > ROWS * BYTES / 2) == must_spill,
+            "{spilled}: {sql}"
+        );
+    }
+}
+
+/// The number of batches that the scans of a query gave.
+async fn scanned_batches(ctx: &SessionContext, sql: &str) -> usize {
+    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
+    metric::<DataSourceExec>(&plan, "output_batches")
 }
 
 /// Under a memory limit operators of this crate read short rows in batches of DataFusion's length, and rows that are long, may become long or
@@ -317,17 +387,7 @@ async fn scanned_batches(ctx: &SessionContext, sql: &str) -> usize {
 #[tokio::test]
 async fn scans_of_short_rows_read_long_batches() {
     let folder = TempDir::new().unwrap();
-    let limits = SessionLimits {
-        memory: Some(200 << 20),
-        partitions: NonZeroUsize::new(16),
-        spill_dir: None,
-    };
-    let new = || {
-        let ctx = SessionContext::new_with_config_rt(limits.config().unwrap(), limits.runtime().unwrap());
-        datafusion_quantiles::register_all(&ctx).unwrap();
-        ctx
-    };
-    let ctx = new();
+    let ctx = with_limits(200, 16);
     let file = folder.path().join("t.parquet").display().to_string();
     let write = format!(
         "COPY (SELECT value AS x, value % 7 AS g, CAST(value AS VARCHAR) AS name, repeat('ab', 2500 + CAST(value % 3 AS INT)) AS long, [value] AS list \

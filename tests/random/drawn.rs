@@ -35,8 +35,12 @@ pub(crate) fn statement(draw: &mut Draw, table: &Table) -> Statement {
     if matches!(shape, Shape::Window { .. }) && table.rows.len() > 300 {
         filter = Some(Pred::Compare(ID, "<", Some(300)));
     }
-    // SUMMARIZE is a statement, and cannot be prepared.
-    let can_be_prepared = !matches!(shape, Shape::Summary { .. });
+    // SUMMARIZE is a statement, and cannot be prepared; nor can the views that `nearest` reads.
+    let can_be_prepared = match &shape {
+        Shape::Summary { .. } => false,
+        Shape::Neighbours(neighbours) => !neighbours.is_function(),
+        _ => true,
+    };
     let prepared = (scope.draw.chance(8) && can_be_prepared).then(|| scope.draw.between(0, 5));
     Statement {
         from,

@@ -76,6 +76,11 @@ fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
         Shape::Summary { .. } if why.contains("run on a cluster, which cannot run SUMMARIZE") => {
             Some("SUMMARIZE is refused on a cluster")
         }
+        Shape::Neighbours(_)
+            if why.contains("run on a cluster, which cannot run the table function nearest") =>
+        {
+            Some("nearest is refused on a cluster")
+        }
         _ if why.contains("Job failed due to stage")
             && (why.contains("column types must match schema types, expected Dictionary(")
                 || why.contains("RowConverter column schema mismatch")) =>

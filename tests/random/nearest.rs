@@ -8,6 +8,9 @@ use crate::statement::NAMES;
 use crate::table::{ID, Table, X, Y};
 use crate::value::{Cell, Value, text};
 
+/// Most rows of a table whose rows are all queries.
+const GRAPH_ROWS: usize = 300;
+
 /// A distance of a column of vectors from a constant.
 #[derive(Debug, Clone)]
 pub(crate) struct Distance {
@@ -132,9 +135,21 @@ fn between(function: &str, a: &[f64], b: &[f64], b_first: bool) -> Cell {
     }))
 }
 
+/// How a statement asks for the nearest rows of many vectors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Asked {
+    /// By a window over all pairs.
+    Window,
+    /// By the table function `nearest`.
+    Function,
+    /// By `nearest` of a table and itself: a row is not its own neighbour.
+    Graph,
+}
+
 /// The nearest rows of each of the first rows of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Neighbours {
+    asked: Asked,
     function: &'static str,
     column: usize,
     /// Whether the query is the first argument.
@@ -142,7 +157,7 @@ pub(crate) struct Neighbours {
     pub(crate) desc: bool,
     pub(crate) nulls_first: Option<bool>,
     /// Rows of a smaller id are queries.
-    pub(crate) queries: i64,
+    queries: i64,
     pub(crate) k: usize,
     pub(crate) rank: bool,
     /// Whether ties are in the order of ids.
@@ -154,14 +169,22 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     /// The neighbours of rows by a distance; `None` if a query has components that are no numbers, as it is open which NaN a distance is.
     pub(crate) fn draw(draw: &mut Draw, table: &Table, distance: &Distance) -> Option<Self> {
-        let queries = draw.pick(&[0, 1, 2, 7, 40]);
+        let mut asked = draw.pick(&[Asked::Window, Asked::Window, Asked::Function, Asked::Graph]);
+        if asked == Asked::Graph && table.rows.len() > GRAPH_ROWS {
+            asked = Asked::Function;
+        }
+        let queries = match asked {
+            Asked::Graph => GRAPH_ROWS as i64,
+            _ => draw.pick(&[0, 1, 2, 7, 40]),
+        };
         let is_query = |row: &&Vec<Cell>| matches!(&row[ID], Some(Value::Int(id)) if *id < queries.into());
         let is_plain = |row: &Vec<Cell>| {
             let components = components(&row[distance.column]).unwrap_or_default();
             components.iter().all(|component| component.abs() < 1e100)
         };
         let rank = draw.chance(20);
-        let found = Self {
+        let mut found = Self {
+            asked,
             function: distance.function,
             column: distance.column,
             query_first: distance.query_first,
@@ -178,11 +201,74 @@ impl Neighbours {
                 " WHERE t.id IS DISTINCT FROM q.qid",
             ]),
         };
+        if asked != Asked::Window {
+            if found.function == "-inner_product" {
+                found.function = "inner_product";
+            }
+            found.desc = found.function == "inner_product";
+            found.nulls_first = Some(false);
+            (found.query_first, found.rank, found.by_id) = (false, false, true);
+            found.condition = match asked {
+                Asked::Graph => " WHERE t.id <> q.qid",
+                _ => "",
+            };
+        }
         table.rows.iter().filter(is_query).all(is_plain).then_some(found)
+    }
+
+    /// The same for half of the queries, if their number is chosen and greater than 1.
+    pub(crate) fn with_fewer_queries(&self) -> Option<Self> {
+        let queries = self.queries / 2;
+        let is_chosen = queries > 0 && self.asked != Asked::Graph;
+        is_chosen.then(|| Self {
+            queries,
+            ..self.clone()
+        })
+    }
+
+    /// Whether it is a call of the table function `nearest`.
+    pub(crate) fn is_function(&self) -> bool {
+        self.asked != Asked::Window
+    }
+
+    /// The views that [`Self::sql`] reads the rows of `from` and the queries by, as statements.
+    pub(crate) fn views(&self, from: &str) -> Vec<String> {
+        if !self.is_function() {
+            return Vec::new();
+        }
+        vec![
+            format!("CREATE OR REPLACE VIEW nb AS SELECT * {from}"),
+            format!(
+                "CREATE OR REPLACE VIEW nq AS SELECT id AS qid, {} AS qv FROM t WHERE id < {}",
+                NAMES[self.column], self.queries
+            ),
+        ]
+    }
+
+    /// The call of `nearest` over the rows of `from`. What is one table as it is, is named itself.
+    fn call(&self, from: &str) -> String {
+        let table = if from == "FROM t" { "t" } else { "nb" };
+        let name = NAMES[self.column];
+        let measure = match self.function {
+            "array_distance" => "l2",
+            "cosine_distance" => "cosine",
+            _ => "dot",
+        };
+        let (queries, qid) = match self.asked {
+            Asked::Graph => (format!("{table}, '{name}'"), "query_id"),
+            _ => ("nq, 'qv'".to_owned(), "query_qid"),
+        };
+        format!(
+            "SELECT b.*, r.{qid}, r.distance, r.rank FROM nearest({table}, '{name}', {queries}, {}, '{measure}') AS r JOIN {table} AS b ON b.id = r.id",
+            self.k
+        )
     }
 
     /// The statement over the rows of `from`.
     pub(crate) fn sql(&self, from: &str) -> String {
+        if self.is_function() {
+            return self.call(from);
+        }
         let name = NAMES[self.column];
         let args = if self.query_first {
             "(q.qv, t.qw)"
@@ -208,9 +294,8 @@ impl Neighbours {
 
     /// For each query its rows, each with the query's id and the distance behind its columns.
     pub(crate) fn of<'a>(&self, rows: &[Row<'a>], table: &'a Table) -> Vec<Vec<Row<'a>>> {
-        let is_query =
-            |row: &&Vec<Cell>| matches!(&row[ID], Some(Value::Int(id)) if *id < self.queries.into());
-        let near = |query: &Vec<Cell>| {
+        let is_query = |row: &&[Cell]| matches!(&row[ID], Some(Value::Int(id)) if *id < self.queries.into());
+        let near = |query: &[Cell]| {
             let of_query = components(&query[self.column]);
             let is_wanted = |row: &&Row<'a>| self.condition.is_empty() || text(&row[ID]) != text(&query[ID]);
             let with_distance = |row: &Row<'a>| {
@@ -224,6 +309,10 @@ impl Neighbours {
             };
             rows.iter().filter(is_wanted).map(with_distance).collect()
         };
-        table.rows.iter().filter(is_query).map(near).collect()
+        let all: Vec<&[Cell]> = match self.asked {
+            Asked::Graph => rows.iter().map(|row| row.as_slice()).collect(),
+            _ => table.rows.iter().map(Vec::as_slice).collect(),
+        };
+        all.into_iter().filter(is_query).map(near).collect()
     }
 }

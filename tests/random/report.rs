@@ -51,6 +51,8 @@ const CLAUSES: &[&str] = &[
     "array_distance(",
     "cosine_distance(",
     "inner_product(",
+    "nearest(",
+    "_desc(",
     "topk_by(",
     "max_by(",
     "min_by(",

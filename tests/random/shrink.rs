@@ -297,12 +297,10 @@ fn shapes(shape: &Shape) -> Vec<Shape> {
             }
             all
         }
-        Shape::Neighbours(neighbours) if neighbours.queries > 1 => {
-            let mut fewer = neighbours.clone();
-            fewer.queries /= 2;
-            vec![Shape::Neighbours(fewer)]
+        Shape::Neighbours(neighbours) => {
+            let fewer = neighbours.with_fewer_queries();
+            fewer.into_iter().map(Shape::Neighbours).collect()
         }
-        Shape::Neighbours(_) => Vec::new(),
         Shape::Best {
             spelling,
             rank,
@@ -387,6 +385,12 @@ fn simpler(call: &Call) -> Vec<Call> {
     if call.distinct {
         all.push(Call {
             distinct: false,
+            ..call.clone()
+        });
+    }
+    if call.by_suffix {
+        all.push(Call {
+            by_suffix: false,
             ..call.clone()
         });
     }

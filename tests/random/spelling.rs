@@ -91,13 +91,14 @@ impl Call {
         }
     }
 
-    /// `name(x, rest)`, or `name(rest) WITHIN GROUP (ORDER BY x)`.
+    /// `name(x, rest)`, `name(rest) WITHIN GROUP (ORDER BY x)`, or `name_desc(x, rest)`.
     fn spelled(&self, name: &str, rest: &str, within: Option<bool>) -> String {
         let distinct = if self.distinct { "DISTINCT " } else { "" };
         let x = self.x.sql();
         match within {
             None if rest.is_empty() => format!("{name}({distinct}{x})"),
             None => format!("{name}({distinct}{x}, {rest})"),
+            Some(true) if self.by_suffix => format!("{name}_desc({x}, {rest})"),
             Some(desc) => {
                 format!(
                     "{name}({rest}) WITHIN GROUP (ORDER BY {x}{})",
@@ -280,8 +281,13 @@ impl Statement {
         }
     }
 
+    /// `FROM ..` with the condition on its rows.
+    fn from_sql(&self) -> String {
+        format!("FROM {}{}", self.from.sql(), self.filter_sql())
+    }
+
     fn query(&self) -> String {
-        let from = format!("FROM {}{}", self.from.sql(), self.filter_sql());
+        let from = self.from_sql();
         match &self.shape {
             Shape::Aggregate {
                 groups,
@@ -411,7 +417,8 @@ impl Statement {
         match &self.shape {
             Shape::Aggregate { calls, .. } => calls.iter().any(is_ours),
             Shape::Window { calls } => calls.iter().any(|(call, _)| is_ours(call)),
-            Shape::First { .. } | Shape::Nearest { .. } | Shape::Neighbours(_) | Shape::Best { .. } => false,
+            Shape::Neighbours(neighbours) => neighbours.is_function(),
+            Shape::First { .. } | Shape::Nearest { .. } | Shape::Best { .. } => false,
             Shape::Merged { .. } | Shape::Above { .. } | Shape::Summary { .. } => true,
         }
     }
@@ -447,6 +454,9 @@ impl Statement {
                 "CREATE OR REPLACE VIEW v AS SELECT * FROM t WHERE {}",
                 pred.sql()
             ));
+        }
+        if let Shape::Neighbours(neighbours) = &self.shape {
+            all.extend(neighbours.views(&self.from_sql()));
         }
         match self.prepared {
             None => all.push(self.query()),

@@ -152,6 +152,8 @@ pub(crate) struct Call {
     pub(crate) qs: Vec<Q>,
     pub(crate) list: bool,
     pub(crate) distinct: bool,
+    /// Whether a call that counts from the greatest value is spelled by the function's name with `_desc`, not by `WITHIN GROUP`.
+    pub(crate) by_suffix: bool,
     /// How often each row counts in exact quantiles; a number that is not negative, or NULL.
     pub(crate) weight: Option<Expr>,
     pub(crate) filter: Option<Pred>,

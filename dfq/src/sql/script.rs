@@ -17,8 +17,7 @@ pub(crate) async fn run_text(runner: &mut Runner, text: &str, origin: Option<&st
 /// Runs a file of statements.
 pub(crate) async fn run_file(runner: &mut Runner, path: &str) -> End {
     match tokio::fs::read_to_string(path).await {
-        // Editors on Windows put the mark of UTF-8 in front.
-        Ok(text) => run_text(runner, text.trim_start_matches('\u{feff}'), Some(path)).await,
+        Ok(text) => run_text(runner, &text, Some(path)).await,
         Err(error) => End::error(format!("cannot read the file '{path}': {error}")),
     }
 }
@@ -64,7 +63,9 @@ impl<'a> Script<'a> {
 
     /// Runs what is complete; at the end of the input the rest too.
     async fn run(&mut self, runner: &mut Runner, at_end: bool) -> End {
-        self.skip_interpreter_line();
+        if self.line == 1 {
+            self.skip_what_is_no_sql();
+        }
         let dialect = match dialect(&runner.config_options()) {
             Ok(dialect) => dialect,
             Err(error) => return error.into(),
@@ -95,9 +96,12 @@ impl<'a> Script<'a> {
         End::Success
     }
 
-    /// A file may start with a line such as `#!/usr/bin/env -S dfq sql -f`.
-    fn skip_interpreter_line(&mut self) {
-        if self.line == 1 && self.buffer.starts_with("#!") {
+    /// A script may start with the byte order mark of editors on Windows, and a line such as `#!/usr/bin/env -S dfq sql -f`.
+    fn skip_what_is_no_sql(&mut self) {
+        if self.buffer.starts_with('\u{feff}') {
+            self.buffer.remove(0);
+        }
+        if self.buffer.starts_with("#!") {
             let end = self.buffer.find('\n').unwrap_or(self.buffer.len());
             self.buffer.replace_range(..end, "");
         }

@@ -44,7 +44,7 @@ fn statements_from_everywhere_run_in_turn() {
         "SELECT 3 AS a;",
     ];
     assert_eq!(answer(folder.path(), &args), "a\n1\na\n2\nf\nx;y\na\n3\n");
-    let input = "SELECT 1 AS a; SELECT 2\n AS a -- no; end\n;\n\nSELECT ';\n' AS s";
+    let input = "\u{feff}SELECT 1 AS a; SELECT 2\n AS a -- no; end\n;\n\nSELECT ';\n' AS s";
     for args in [
         &["sql", "-q", "--format", "nd-json"][..],
         &["sql", "-q", "--format", "nd-json", "-f", "-"],

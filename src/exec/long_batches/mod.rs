@@ -1,4 +1,4 @@
-//! Batches of more rows where the rows are short, under a memory limit.
+//! Batches of more rows where the rows are short, and of fewer where sorts hold long ones, under a memory limit.
 //!
 //! A session with a memory limit takes batches of few rows, since rows may be long and nobody reserves memory for the batches that
 //! operators pass on: see [`SessionLimits`](crate::session::SessionLimits). Few rows cost time, a sixth of quantiles of a million groups
@@ -6,18 +6,22 @@
 
 #[cfg(feature = "parquet")]
 mod row_bytes;
+mod sorted;
 
 use std::sync::Arc;
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::config::ConfigOptions;
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 #[cfg(feature = "parquet")]
 use self::row_bytes::row_bytes;
+pub use self::sorted::ShortBatchesExec;
+pub(crate) use self::sorted::short_batch;
 use crate::session::{WIDE_ROW_BYTES, batch_rows};
 
 /// The context in which an operator reads its input. If `input` is a scan of short rows, or filters and projections of one, batches have as
@@ -32,17 +36,21 @@ pub(super) fn reading_context(
     let Some(rows) = long_batch(input, exprs, context).filter(|rows| *rows > config.batch_size()) else {
         return Arc::clone(context);
     };
-    let longer = TaskContext::new(
+    with_batch_rows(context, rows)
+}
+
+/// The task with batches of this number of rows.
+fn with_batch_rows(context: &TaskContext, rows: usize) -> Arc<TaskContext> {
+    Arc::new(TaskContext::new(
         context.task_id(),
         context.session_id(),
-        config.clone().with_batch_size(rows),
+        context.session_config().clone().with_batch_size(rows),
         context.scalar_functions().clone(),
         context.higher_order_functions().clone(),
         context.aggregate_functions().clone(),
         context.window_functions().clone(),
         context.runtime_env(),
-    );
-    Arc::new(longer)
+    ))
 }
 
 /// Rows of the batches that an operator cuts its answer into.
@@ -59,7 +67,7 @@ impl OutputRows {
     pub(super) fn of(context: &TaskContext) -> Self {
         Self {
             rows: context.session_config().batch_size().max(1),
-            limited: limited(context),
+            limited: limited(context.memory_pool(), context.session_config().options()),
         }
     }
 
@@ -78,14 +86,15 @@ impl OutputRows {
 }
 
 /// The memory limit and the number of partitions of a session whose batches follow from them.
-fn limited(context: &TaskContext) -> Option<(usize, usize)> {
-    let MemoryLimit::Finite(limit) = context.memory_pool().memory_limit() else {
+fn limited(pool: &Arc<dyn MemoryPool>, options: &ConfigOptions) -> Option<(usize, usize)> {
+    let MemoryLimit::Finite(limit) = pool.memory_limit() else {
         return None;
     };
-    let config = context.session_config();
-    let partitions = config.target_partitions();
+    let execution = &options.execution;
+    let partitions = execution.target_partitions;
     // Another number was chosen by somebody.
-    (config.batch_size() == batch_rows(limit, partitions, WIDE_ROW_BYTES)).then_some((limit, partitions))
+    (execution.batch_size.get() == batch_rows(limit, partitions, WIDE_ROW_BYTES))
+        .then_some((limit, partitions))
 }
 
 /// The rows of all partitions of an input, one stream each.
@@ -109,7 +118,7 @@ fn long_batch(
     exprs: &[Arc<dyn PhysicalExpr>],
     context: &TaskContext,
 ) -> Option<usize> {
-    let (limit, partitions) = limited(context)?;
+    let (limit, partitions) = limited(context.memory_pool(), context.session_config().options())?;
     let metadata = context.runtime_env().cache_manager.get_file_metadata_cache();
     Some(batch_rows(
         limit,

@@ -189,6 +189,7 @@ fn marks_of(
     let all: Vec<u64> = (0..rows).collect();
     let values = pinned
         .table
+        .first()
         .fetch(&all, &columns, (pinned.limit, pinned.timed), report)?;
     let fields = values
         .iter()
@@ -266,7 +267,10 @@ impl Part {
         let columns: Vec<usize> = self.columns.iter().map(|(_, column, _)| *column).collect();
         let values = blocking(move || {
             let how = (pinned.limit, pinned.timed);
-            pinned.table.fetch(&rows, &columns, how, &mut Report::default())
+            pinned
+                .table
+                .first()
+                .fetch(&rows, &columns, how, &mut Report::default())
         });
         for ((_, _, own), values) in self.columns.iter_mut().zip(values.await?) {
             *own = Some(values);

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -10,9 +11,10 @@ use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::table::PinnedTable;
+use super::table::{PinnedShare, PinnedTable};
 use crate::kernel::cuda::source::ColumnFormat;
-use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
+use crate::kernel::cuda::{DeviceColumn, Groups, Predicate, Report, RowMask, Selection};
+use crate::threads::{Stop, scoped_map};
 
 /// A pinned column with a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,9 +50,11 @@ pub(crate) trait PinnedCalls: Debug + Send + Sync {
     }
 }
 
-/// The state of one execution on the devices of a pinned table.
+/// The state of one execution on the devices of a pinned table, or on one of them.
 pub(crate) struct OnDevice<'a> {
     pub(super) table: &'a PinnedTable,
+    /// Index of the share whose columns and rows are meant.
+    pub(super) share: usize,
     /// Most bytes of device memory that this crate may hold.
     pub(super) limit: Option<u64>,
     /// Whether to measure the time of each kernel.
@@ -62,6 +66,8 @@ pub(crate) struct OnDevice<'a> {
     masks: Vec<(usize, Predicate, Arc<RowMask>)>,
     /// For each column that was selected in rounds: name of the strategy, and number of rounds.
     pub(super) rounds: Vec<(&'static str, usize)>,
+    /// Reservations of what single devices have found.
+    found: Vec<MemoryReservation>,
 }
 
 impl<'a> OnDevice<'a> {
@@ -73,20 +79,78 @@ impl<'a> OnDevice<'a> {
     ) -> Self {
         Self {
             table,
+            share: 0,
             limit,
             timed,
             memory,
             report: Report::default(),
             masks: Vec::new(),
             rounds: Vec::new(),
+            found: Vec::new(),
         }
     }
 
-    pub(super) fn column(&self, index: usize) -> &'a DeviceColumn {
-        self.table.column(index)
+    /// What `ask` finds on each device of the table, in the order of their shares. The devices work at the same time, and what they found stays
+    /// reserved.
+    ///
+    /// # Errors
+    /// The first of `ask`.
+    pub(super) fn on_each<T: Send>(
+        &mut self,
+        ask: impl Fn(&mut OnDevice<'a>) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        if !self.table.is_spread() {
+            return Ok(vec![ask(self)?]);
+        }
+        let of_shares = (0..self.table.shares().len()).map(|share| Self {
+            share,
+            ..Self::new(self.table, self.limit, self.timed, self.memory.new_empty())
+        });
+        let of_shares: Vec<_> = of_shares.collect();
+        let asked = scoped_map(of_shares.len(), of_shares, &Stop::default(), |mut on, _| {
+            let found = ask(&mut on)?;
+            Ok((found, on.report, on.memory))
+        })?;
+        let mut slowest = Duration::ZERO;
+        let found = asked.into_iter().map(|(found, mut report, memory)| {
+            slowest = slowest.max(std::mem::take(&mut report.device_time));
+            self.report.add(&report);
+            self.found.push(memory);
+            found
+        });
+        let found = found.collect();
+        self.report.device_time += slowest;
+        Ok(found)
     }
 
-    /// The values of rows of the first device in pinned columns, as a batch of this schema.
+    /// The share of the table that is meant.
+    pub(super) fn share(&self) -> &'a PinnedShare {
+        &self.table.shares()[self.share]
+    }
+
+    pub(super) fn column(&self, index: usize) -> &'a DeviceColumn {
+        &self.share().columns[index]
+    }
+
+    /// The groups of the device's rows by these pinned columns.
+    ///
+    /// # Errors
+    /// As [`Groups::try_new`].
+    pub(super) fn groups(&mut self, by: &[usize]) -> Result<Groups<'a>> {
+        let columns: Vec<_> = by.iter().map(|index| self.column(*index)).collect();
+        Groups::try_new(&columns, self.limit, self.timed, &mut self.report)
+    }
+
+    /// As [`Self::groups`]; `None` if a device cannot number so many groups.
+    ///
+    /// # Errors
+    /// As [`Groups::fitting`].
+    pub(super) fn fitting_groups(&mut self, by: &[usize]) -> Result<Option<Groups<'a>>> {
+        let columns: Vec<_> = by.iter().map(|index| self.column(*index)).collect();
+        Groups::fitting(&columns, self.limit, self.timed, &mut self.report)
+    }
+
+    /// The values of rows of the device in pinned columns, as a batch of this schema.
     pub(super) fn fetch(
         &mut self,
         rows: &[u64],
@@ -94,7 +158,7 @@ impl<'a> OnDevice<'a> {
         schema: &SchemaRef,
     ) -> Result<RecordBatch> {
         let how = (self.limit, self.timed);
-        let columns = self.table.fetch(rows, columns, how, &mut self.report)?;
+        let columns = self.share().fetch(rows, columns, how, &mut self.report)?;
         batch_of(schema, columns, rows.len())
     }
 
@@ -114,13 +178,13 @@ impl<'a> OnDevice<'a> {
         }
     }
 
-    /// A bitmap of the rows of a filter, and the number of these that are not NULL in `column`.
+    /// A bitmap of the device's rows of a filter, and the number of these that are not NULL in `column`.
     pub(super) fn mask(
         &mut self,
         filter: Option<&Predicate>,
         column: &DeviceColumn,
     ) -> Result<Option<(Arc<RowMask>, u64)>> {
-        self.mask_of_share(0, filter, column)
+        self.mask_of_share(self.share, filter, column)
     }
 
     /// As [`Self::mask`], for the rows of one share of the table.

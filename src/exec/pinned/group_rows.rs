@@ -62,8 +62,7 @@ impl PinnedGroupRows {
 
 impl PinnedCalls for PinnedGroupRows {
     fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
-        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
-        let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
+        let groups = on.groups(&self.groups)?;
         let mask = on.mask(self.key.filter.as_ref(), on.column(self.key.column))?;
         let selection = self.selection(&groups, mask.as_ref(), on)?;
         let (memory, each) = (&on.memory, self.row_bytes(on));
@@ -75,7 +74,7 @@ impl PinnedCalls for PinnedGroupRows {
         let rows = top.values.as_primitive::<UInt64Type>().values();
         let batches = rows.chunks(BATCH_ROWS).map(|rows| {
             let how = (on.limit, on.timed);
-            let mut columns = on.table.fetch(rows, &self.columns, how, &mut on.report)?;
+            let mut columns = on.share().fetch(rows, &self.columns, how, &mut on.report)?;
             if self.with_number {
                 let numbers = UInt64Array::from_iter_values(numbers.by_ref().take(rows.len()));
                 columns.push(Arc::new(numbers) as ArrayRef);
@@ -86,8 +85,7 @@ impl PinnedCalls for PinnedGroupRows {
     }
 
     fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {
-        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
-        let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
+        let Some(groups) = on.fitting_groups(&self.groups)? else {
             return Ok(false);
         };
         self.selection(&groups, None, on)?.fits(&mut on.report)

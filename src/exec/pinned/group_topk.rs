@@ -73,8 +73,7 @@ impl PinnedTopKCall {
 
 impl PinnedCalls for PinnedGroupTopK {
     fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
-        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
-        let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
+        let groups = on.groups(&self.groups)?;
         let tops = self.calls.iter().map(|call| call.group_rows(&groups, on));
         let tops = tops.collect::<Result<Vec<_>>>()?;
         let known = self.calls.iter().zip(&tops);
@@ -91,8 +90,7 @@ impl PinnedCalls for PinnedGroupTopK {
     }
 
     fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {
-        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
-        let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
+        let Some(groups) = on.fitting_groups(&self.groups)? else {
             return Ok(false);
         };
         for call in &self.calls {

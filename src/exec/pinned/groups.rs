@@ -312,8 +312,7 @@ pub(super) fn chunked_rows<'a>(
 
 impl PinnedCalls for PinnedGroups {
     fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
-        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
-        let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
+        let groups = on.groups(&self.groups)?;
         let selected = (0..self.sources.len()).map(|column| self.select(column, &groups, on));
         let selected = selected.collect::<Result<Vec<_>>>()?;
         let codes = self.codes(&selected, &groups, on)?;
@@ -329,8 +328,7 @@ impl PinnedCalls for PinnedGroups {
     }
 
     fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {
-        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
-        let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
+        let Some(groups) = on.fitting_groups(&self.groups)? else {
             return Ok(false);
         };
         for (column, source) in self.sources.iter().enumerate() {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, RecordBatch, UInt32Array};
-use datafusion::arrow::compute::take_record_batch;
+use datafusion::arrow::compute::{concat_batches, take_record_batch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr};
 
 use super::calls::{OnDevice, PinnedCalls, batch_of, distinct};
-use super::table::PinnedTable;
+use super::table::{PinnedShare, PinnedTable};
 use super::topk::{ROW_BYTES, value_bytes};
 use crate::kernel::cpu::distance::Measure;
 use crate::kernel::cuda::{NearRows, Order, Predicate};
@@ -43,7 +43,7 @@ pub(crate) struct PinnedNearest {
 impl PinnedNearest {
     /// The rows that may be among the first.
     fn rows(&self, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
-        let columns: Vec<_> = on.table.first().columns.iter().map(Arc::as_ref).collect();
+        let columns: Vec<_> = on.share().columns.iter().map(Arc::as_ref).collect();
         let near = NearRows {
             columns: &columns,
             vectors: self.vectors,
@@ -54,6 +54,20 @@ impl PinnedNearest {
             memory: &on.memory,
         };
         near.rows(self.measure, &self.query, self.k as u64, &mut on.report)
+    }
+
+    /// The first of a device's rows, in order.
+    fn of_device(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+        let rows = self.rows(on)?;
+        on.memory
+            .try_resize(self.bytes_of(rows.len(), on.table).max(on.memory.size()))?;
+        let fetched = on.fetch(&rows, &self.fetched, &self.fetched_schema)?;
+        let columns = self.output.iter().map(|expr| {
+            let value = expr.evaluate(&fetched)?;
+            value.into_array(rows.len())
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        self.first(&batch_of(schema, columns, rows.len())?)
     }
 
     /// The first rows of an answer, in order. DataFusion's sort of a batch compares the columns of two rows through pointers, which took most of
@@ -85,17 +99,11 @@ impl PinnedNearest {
 
 impl PinnedCalls for PinnedNearest {
     fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
-        let rows = self.rows(on)?;
-        on.memory
-            .try_resize(self.bytes_of(rows.len(), on.table).max(on.memory.size()))?;
-        let fetched = on.fetch(&rows, &self.fetched, &self.fetched_schema)?;
-        let columns = self.output.iter().map(|expr| {
-            let value = expr.evaluate(&fetched)?;
-            value.into_array(rows.len())
-        });
-        let columns = columns.collect::<Result<Vec<_>>>()?;
-        let answer = batch_of(schema, columns, rows.len())?;
-        Ok(vec![self.first(&answer)?])
+        let of_devices = on.on_each(|on| self.of_device(on, schema))?;
+        Ok(vec![match of_devices.as_slice() {
+            [only] => only.clone(),
+            all => self.first(&concat_batches(schema, all)?)?,
+        }])
     }
 
     fn columns(&self) -> Vec<usize> {
@@ -107,6 +115,8 @@ impl PinnedCalls for PinnedNearest {
     }
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
-        self.bytes_of(self.k.min(table.first().rows as usize), table) + NearRows::host_bytes(self.k)
+        let of_share = |share: &PinnedShare| self.bytes_of(self.k.min(share.rows as usize), table);
+        let rows = table.shares().iter().map(of_share).sum::<usize>();
+        rows + table.shares().len() * NearRows::host_bytes(self.k)
     }
 }

@@ -21,6 +21,27 @@ pub(crate) struct PinnedShare {
     pub(crate) columns: Vec<Arc<DeviceColumn>>,
 }
 
+impl PinnedShare {
+    /// The values of rows, by their numbers in the share, in pinned columns. It takes at most so many bytes of device memory, if there is a limit,
+    /// and says whether to measure the time of each kernel.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
+    pub(in crate::exec) fn fetch(
+        &self,
+        rows: &[u64],
+        columns: &[usize],
+        (limit, timed): (Option<u64>, bool),
+        report: &mut Report,
+    ) -> Result<Vec<ArrayRef>> {
+        let gather = Gather::try_new(&self.device, rows, limit, timed, report)?;
+        let columns = columns
+            .iter()
+            .map(|index| gather.values(&self.columns[*index], report));
+        columns.collect()
+    }
+}
+
 /// Pinned columns of one table. They lie on one device, or on several, each with a share of the rows.
 #[derive(Debug)]
 pub(crate) struct PinnedTable {
@@ -88,23 +109,9 @@ impl PinnedTable {
         &self.names[index]
     }
 
-    /// The values of rows of the first device in pinned columns. It takes at most so many bytes of device memory, if there is a limit, and says
-    /// whether to measure the time of each kernel.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` if device memory ends; an execution error if the device fails.
-    pub(in crate::exec) fn fetch(
-        &self,
-        rows: &[u64],
-        columns: &[usize],
-        (limit, timed): (Option<u64>, bool),
-        report: &mut Report,
-    ) -> Result<Vec<ArrayRef>> {
-        let gather = Gather::try_new(&self.first().device, rows, limit, timed, report)?;
-        let columns = columns
-            .iter()
-            .map(|index| gather.values(self.column(*index), report));
-        columns.collect()
+    /// Whether a pinned column has NULLs, on any device.
+    pub(crate) fn has_nulls(&self, index: usize) -> bool {
+        self.shares.iter().any(|share| share.columns[index].has_nulls())
     }
 
     /// The pinned column at this index, on the first device.

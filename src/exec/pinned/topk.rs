@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_null_array};
-use datafusion::arrow::compute::{concat, take};
+use datafusion::arrow::compute::{concat, interleave_record_batch, take};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
@@ -49,6 +49,22 @@ struct BestRows {
 
 impl PinnedTopKCall {
     fn answer(&self, on: &mut OnDevice<'_>) -> Result<ArrayRef> {
+        let of_devices = on.on_each(|on| self.best_values(on))?;
+        let (keys, values): (Vec<_>, Vec<_>) = of_devices.into_iter().unzip();
+        let (keys, arrays) = (
+            keys.concat(),
+            values.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
+        );
+        let values = self.ordered(&keys, concat(&arrays)?)?;
+        let values = values.slice(0, values.len().min(self.call.rows()));
+        match self.call.k {
+            Some(_) => lists(&values, &[values.len()]),
+            None => firsts(&values, &[values.len()]),
+        }
+    }
+
+    /// The keys and the values of the best of the device's rows, in any order.
+    fn best_values(&self, on: &mut OnDevice<'_>) -> Result<(Vec<KeyBits>, ArrayRef)> {
         let value = on.column(self.value);
         let best = self.best(on)?;
         let gather = Gather::try_new(value.device(), &best.rows, on.limit, on.timed, &mut on.report)?;
@@ -57,11 +73,7 @@ impl PinnedTopKCall {
             let nulls = new_null_array(value.data_type(), best.without_value);
             values = concat(&[values.as_ref(), nulls.as_ref()])?;
         }
-        let values = self.ordered(&best.keys, values)?;
-        match self.call.k {
-            Some(_) => lists(&values, &[values.len()]),
-            None => firsts(&values, &[values.len()]),
-        }
+        Ok((best.keys, values))
     }
 
     /// The rows of the answer, in any order.
@@ -172,11 +184,17 @@ impl PinnedCalls for PinnedTopK {
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
         let bytes = |call: &PinnedTopKCall| {
-            let value = table.column(call.value);
-            call.call.rows().min(table.first().rows as usize) * (ROW_BYTES + value_bytes(value))
+            let rows = most_rows(table, call.call.rows());
+            rows * (ROW_BYTES + value_bytes(table.column(call.value)))
         };
         self.0.iter().map(bytes).sum()
     }
+}
+
+/// Most rows that all devices of a table find together, each at most `k`.
+fn most_rows(table: &PinnedTable, k: usize) -> usize {
+    let of_shares = table.shares().iter().map(|share| k.min(share.rows as usize));
+    of_shares.sum()
 }
 
 /// Bytes of host memory for a value of a column while an answer is put together: it exists as bytes, as an array, and in order.
@@ -195,8 +213,9 @@ pub(crate) struct PinnedRows {
     pub(crate) columns: Vec<usize>,
 }
 
-impl PinnedCalls for PinnedRows {
-    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
+impl PinnedRows {
+    /// Keys and numbers of the first of the device's rows, in any order.
+    fn first(&self, on: &mut OnDevice<'_>) -> Result<Vec<(KeyBits, u64)>> {
         let column = on.column(self.key.column);
         let mask = on.mask(self.key.filter.as_ref(), column)?;
         let format = column.format(&KeySpec::for_order_by(column.data_type())?);
@@ -209,16 +228,47 @@ impl PinnedCalls for PinnedRows {
             0 => Top::default(),
             k => selection.rows(k, &mut on.report)?,
         };
-        let mut ordered: Vec<_> = top.keys.into_iter().zip(top.rows).collect();
-        ordered.sort_unstable_by(|a, b| {
+        Ok(top.keys.into_iter().zip(top.rows).collect())
+    }
+
+    /// The share of each of the first rows of all devices and its number there, in order.
+    fn ordered(&self, of_devices: Vec<Vec<(KeyBits, u64)>>) -> Vec<(usize, u64)> {
+        let shares = of_devices.into_iter().enumerate();
+        let mut all: Vec<(KeyBits, (usize, u64))> = shares
+            .flat_map(|(share, rows)| rows.into_iter().map(move |(key, row)| (key, (share, row))))
+            .collect();
+        all.sort_unstable_by(|a, b| {
             if self.descending {
                 b.0.cmp(&a.0)
             } else {
                 a.0.cmp(&b.0)
             }
         });
-        let rows: Vec<u64> = ordered.into_iter().map(|(_, row)| row).collect();
-        Ok(vec![on.fetch(&rows, &self.columns, schema)?])
+        all.truncate(self.k);
+        all.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+impl PinnedCalls for PinnedRows {
+    fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
+        let of_devices = on.on_each(|on| self.first(on))?;
+        let ordered = self.ordered(of_devices);
+        let fetched = on.on_each(|on| {
+            let own = ordered.iter().filter(|(share, _)| *share == on.share);
+            let rows: Vec<u64> = own.map(|(_, row)| *row).collect();
+            on.fetch(&rows, &self.columns, schema)
+        })?;
+        if let [only] = fetched.as_slice() {
+            return Ok(vec![only.clone()]);
+        }
+        let mut next = vec![0; fetched.len()];
+        let places = ordered.iter().map(|(share, _)| {
+            next[*share] += 1;
+            (*share, next[*share] - 1)
+        });
+        let places: Vec<_> = places.collect();
+        let fetched: Vec<_> = fetched.iter().collect();
+        Ok(vec![interleave_record_batch(&fetched, &places)?])
     }
 
     fn columns(&self) -> Vec<usize> {
@@ -233,6 +283,6 @@ impl PinnedCalls for PinnedRows {
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
         let values = self.columns.iter().map(|index| value_bytes(table.column(*index)));
-        self.k.min(table.first().rows as usize) * (ROW_BYTES + values.sum::<usize>())
+        most_rows(table, self.k) * (ROW_BYTES + values.sum::<usize>())
     }
 }

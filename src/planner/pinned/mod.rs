@@ -33,7 +33,7 @@ pub(super) use node::{FallbackPlanner, PinnedNode};
 use quantiles::quantiles_query;
 pub(super) use scan::PinnedScanNode;
 use scan::{joined, pinned_scan};
-use topk::{group_rows_query, is_limited, is_topk, sort_limit_query, topk_query};
+use topk::{TopKCalls, group_rows_query, is_limited, sort_limit_query, topk_query};
 
 /// Replaces all parts of the plan that the devices of the session's pinned tables can compute. `fallback` plans for the CPU when a device
 /// has failed. `timed`: whether to measure the time of each kernel.
@@ -101,9 +101,11 @@ fn with_scans(mut plan: LogicalPlan, scans: &[PinnedScanNode]) -> Transformed<Lo
 
 fn is_candidate(plan: &LogicalPlan) -> bool {
     match plan {
-        LogicalPlan::Aggregate(aggregate) => is_topk(aggregate),
         LogicalPlan::Sort(sort) => is_limited(sort),
-        other => QuantilesNode::of(other).is_some() || TopKNode::of(other).is_some(),
+        other => {
+            let is_node = QuantilesNode::of(other).is_some() || TopKNode::of(other).is_some();
+            is_node || TopKCalls::of(other).is_some()
+        }
     }
 }
 
@@ -118,16 +120,18 @@ pub(super) async fn pinned_node(
     session: &dyn Session,
 ) -> Result<Option<PinnedNode>> {
     let query = match plan {
-        LogicalPlan::Aggregate(aggregate) if is_topk(aggregate) => {
-            topk_query(aggregate, timed, session).await?
-        }
         LogicalPlan::Sort(sort) if is_limited(sort) => match sort_limit_query(sort, timed, session).await? {
             Some(query) => Some(query),
             None => nearest_query(sort, timed, session).await?,
         },
-        other => match (QuantilesNode::of(other), TopKNode::of(other)) {
-            (Some(node), _) => quantiles_query(node, timed, session).await?,
-            (_, Some(node)) => group_rows_query(node, timed, session).await?,
+        other => match (
+            QuantilesNode::of(other),
+            TopKCalls::of(other),
+            TopKNode::of(other),
+        ) {
+            (Some(node), ..) => quantiles_query(node, timed, session).await?,
+            (_, Some(calls), _) => topk_query(calls, timed, session).await?,
+            (.., Some(node)) => group_rows_query(node, timed, session).await?,
             _ => None,
         },
     };

@@ -20,7 +20,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
 use super::table::{PinnedInput, conjunction, over_table, scan_below, unaliased};
-use crate::exec::{PinnedNearest, PinnedQuery};
+use crate::exec::{PinnedNearest, PinnedQuery, PinnedShare};
 use crate::functions::{VectorDistance, components_of};
 use crate::kernel::cpu::distance::Measure;
 use crate::kernel::cuda::{NearRows, Order};
@@ -56,8 +56,9 @@ impl LeadDistance {
         };
         let vectors = pinned.table.index_of(&column.name)?;
         let query = components_of(query)?;
-        let can_rank = NearRows::can_rank(pinned.table.column(vectors), measure, &query);
-        can_rank.then_some(Self {
+        let shares = pinned.table.shares();
+        let can_rank = |share: &PinnedShare| NearRows::can_rank(&share.columns[vectors], measure, &query);
+        shares.iter().all(can_rank).then_some(Self {
             measure,
             query,
             vectors,
@@ -83,7 +84,7 @@ pub(super) async fn nearest_query(
         return Ok(None);
     };
     let input = &sort.input;
-    let Some(pinned) = PinnedInput::below(input, session).await? else {
+    let Some(pinned) = PinnedInput::on_devices(input, session).await? else {
         return Ok(None);
     };
     let (Some(lead), Some(filter)) = (LeadDistance::of(sort, &pinned), pinned.filter(None, input)) else {

@@ -69,6 +69,12 @@ impl PinnedInput {
         self.any_column(expr, input).filter(can_rank)
     }
 
+    /// As [`Self::column`], if a device can order rows by it: NULLs have no place in its order.
+    pub(super) fn order_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
+        let column = self.column(expr, input)?;
+        (!self.table.has_nulls(column)).then_some(column)
+    }
+
     /// Index of the pinned column, of numbers or of vectors, that the expression `expr` over `input` is.
     pub(super) fn any_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         match unaliased(expr) {

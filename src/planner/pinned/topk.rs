@@ -10,12 +10,14 @@
 //!   columns of types other than floating point.
 //! * `ORDER BY` one pinned column without NULLs, with a `LIMIT`, where all selected columns are pinned; `ORDER BY` a distance: see [`super::nearest`].
 //! * `ROW_NUMBER() <= k` and `DISTINCT ON` with such an order, and groups as above, where all selected columns are pinned.
+//!
+//! Of a table on several devices each finds its best rows, and the host the best of these; groups are left to the CPU.
 
 use std::sync::Arc;
 
 use datafusion::arrow::compute::SortOptions;
 use datafusion::catalog::Session;
-use datafusion::common::Result;
+use datafusion::common::{DFSchemaRef, Result};
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
@@ -25,13 +27,13 @@ use crate::exec::{
     FilteredColumn, Numbering, PinnedGroupRows, PinnedGroupTopK, PinnedQuery, PinnedRows, PinnedTopK,
     PinnedTopKCall,
 };
-use crate::kernel::cuda::{DeviceColumn, Predicate, TopSelection};
+use crate::kernel::cuda::{Predicate, TopSelection};
 use crate::planner::call_spec::{CallSpec, RowsAsked};
 use crate::planner::grouped_topk::{TopKNode, TopKOutput};
 use crate::planner::rewrite::has_subquery;
 
 /// Whether all aggregates are calls of `topk_by`, `max_by` or `min_by`.
-pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
+fn is_topk(aggregate: &Aggregate) -> bool {
     let calls = &aggregate.aggr_expr;
     let is_ours = |expr: &Expr| CallSpec::rows(expr).is_some() && !has_subquery(expr);
     !calls.is_empty() && calls.iter().all(is_ours)
@@ -43,30 +45,66 @@ pub(super) fn is_limited(sort: &Sort) -> bool {
     (1..=TopSelection::MOST).contains(&fetch)
 }
 
+/// An aggregation whose aggregates are all calls of `topk_by`, `max_by` or `min_by`.
+#[derive(Clone, Copy)]
+pub(super) struct TopKCalls<'a> {
+    calls: &'a [Expr],
+    group: &'a [Expr],
+    input: &'a LogicalPlan,
+    schema: &'a DFSchemaRef,
+}
+
+impl<'a> TopKCalls<'a> {
+    /// That of an aggregation, or of a node that stands for one. `None` if `plan` is another.
+    pub(super) fn of(plan: &'a LogicalPlan) -> Option<Self> {
+        if let LogicalPlan::Aggregate(aggregate) = plan {
+            return is_topk(aggregate).then_some(Self {
+                calls: &aggregate.aggr_expr,
+                group: &aggregate.group_expr,
+                input: &aggregate.input,
+                schema: &aggregate.schema,
+            });
+        }
+        let node = TopKNode::of(plan)?;
+        let TopKOutput::Call(call, _) = &node.kind.output else {
+            return None;
+        };
+        Some(Self {
+            calls: std::slice::from_ref(call),
+            group: &node.kind.group,
+            input: node.input(),
+            schema: node.schema(),
+        })
+    }
+}
+
 /// The query of calls of `topk_by` to a pinned table. `None` if a device cannot answer it.
 ///
 /// # Errors
 /// Errors of the catalog.
 pub(super) async fn topk_query(
-    aggregate: &Aggregate,
+    asked: TopKCalls<'_>,
     timed: bool,
     session: &dyn Session,
 ) -> Result<Option<PinnedQuery>> {
-    let Some(pinned) = PinnedInput::below(&aggregate.input, session).await? else {
+    let Some(pinned) = PinnedInput::on_devices(asked.input, session).await? else {
         return Ok(None);
     };
-    let calls = aggregate.aggr_expr.iter();
-    let calls = calls.map(|expr| sourced(expr, &aggregate.input, &pinned));
+    if pinned.table.is_spread() && !asked.group.is_empty() {
+        return Ok(None);
+    }
+    let calls = asked.calls.iter();
+    let calls = calls.map(|expr| sourced(expr, asked.input, &pinned));
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
-    let schema = Arc::clone(aggregate.schema.inner());
-    if aggregate.group_expr.is_empty() {
+    let schema = Arc::clone(asked.schema.inner());
+    if asked.group.is_empty() {
         let most = TopSelection::MOST;
         let few = calls.iter().all(|call| call.call.rows() as u64 <= most);
         return Ok(few.then(|| pinned.query(PinnedTopK(calls), schema, timed)));
     }
-    let grouped = pinned.grouped(&aggregate.group_expr, &aggregate.input);
+    let grouped = pinned.grouped(asked.group, asked.input);
     Ok(grouped.map(|(groups, filter)| {
         let calls = PinnedGroupTopK {
             groups,
@@ -84,7 +122,7 @@ fn sourced(expr: &Expr, input: &LogicalPlan, pinned: &PinnedInput) -> Option<Pin
     let (value, column) = (pinned.column(&asked.values, input)?, pinned.column(&key, input)?);
     let mut filter = pinned.filter(own.as_ref(), input)?;
     let table = &pinned.table;
-    if call.skips_null_values() && table.column(value).has_nulls() {
+    if call.skips_null_values() && table.has_nulls(value) {
         filter.push(Predicate::is_not_null(value));
     }
     let mut shown = format!("{}({}, {}", call.sql_name, table.name(value), table.name(column));
@@ -122,7 +160,7 @@ pub(super) async fn sort_limit_query(
     let (Some(k), [by]) = (sort.fetch, sort.expr.as_slice()) else {
         return Ok(None);
     };
-    let Some(pinned) = PinnedInput::below(&sort.input, session).await? else {
+    let Some(pinned) = PinnedInput::on_devices(&sort.input, session).await? else {
         return Ok(None);
     };
     let schema = Arc::clone(sort.input.schema().inner());
@@ -141,10 +179,10 @@ pub(super) async fn sort_limit_query(
     let Some(filter) = pinned.filter(None, &sort.input) else {
         return Ok(None);
     };
-    let column = columns[place];
-    if !is_order(pinned.table.column(column)) || schema.fields().len() != columns.len() {
+    let by_column = pinned.order_column(&by.expr, &sort.input);
+    let Some(column) = by_column.filter(|_| schema.fields().len() == columns.len()) else {
         return Ok(None);
-    }
+    };
     let ordering = LexOrdering::new([PhysicalSortExpr::new(
         Arc::new(PhysicalColumn::new(schema.field(place).name(), place)),
         SortOptions {
@@ -163,11 +201,6 @@ pub(super) async fn sort_limit_query(
     };
     let query = pinned.query(rows, schema, timed);
     Ok(ordering.is_some().then_some(PinnedQuery { ordering, ..query }))
-}
-
-/// Whether a device can order rows by a column. NULLs have no place in its order.
-fn is_order(column: &DeviceColumn) -> bool {
-    DeviceColumn::supports(column.data_type()) && !column.has_nulls()
 }
 
 /// The query of the first rows of each group of a pinned table. `None` if a device cannot answer it.
@@ -198,15 +231,12 @@ pub(super) async fn group_rows_query(
     };
     let columns = columns.iter().map(|expr| pinned.any_column(expr, input));
     let (Some(key), Some(columns), Some((groups, filter))) = (
-        pinned.any_column(&by.expr, input),
+        pinned.order_column(&by.expr, input),
         columns.collect::<Option<Vec<_>>>(),
         pinned.grouped(&node.kind.group, input),
     ) else {
         return Ok(None);
     };
-    if !is_order(pinned.table.column(key)) {
-        return Ok(None);
-    }
     let shown_groups = if *with_groups { groups.clone() } else { Vec::new() };
     let rows = PinnedGroupRows {
         groups,

@@ -30,6 +30,7 @@ impl Scope<'_> {
             distinct,
             filter,
             weight: None,
+            by_suffix: false,
         };
         let fixed = fixed_width(&call.x.data_type(self.table));
         match self.draw.below(26) {
@@ -71,6 +72,12 @@ impl Scope<'_> {
             17 => self.builtin(&mut call, within),
             _ => self.plain(&mut call),
         }
+        let has_suffix = match &call.func {
+            Func::Quantile { .. } | Func::Gk { .. } => true,
+            Func::Rank { name, .. } => name.starts_with("exact"),
+            _ => false,
+        };
+        call.by_suffix = has_suffix && self.draw.chance(25);
         call
     }
 

@@ -103,7 +103,12 @@ impl GroupAnswers {
     }
 
     /// Adds the next group, of `n` values. `key_at` gives the key of each rank of the plan.
-    pub(crate) fn add(&mut self, n: u64, plan: &Plan, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        n: u64,
+        plan: &Plan,
+        key_at: &impl Fn(u64) -> Result<KeyBits>,
+    ) -> Result<()> {
         self.lengths.push(n);
         for (found, picks) in self.found.iter_mut().zip(&plan.picks) {
             found.add(picks, key_at)?;
