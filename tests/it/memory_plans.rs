@@ -320,7 +320,7 @@ fn metric<P: ExecutionPlan>(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize 
     sum
 }
 
-/// Long rows are sorted in batches of few rows, so that a merge reads many of the files that were written, and no row is written more than twice.
+/// Long rows are sorted in batches of few rows, so that a merge reads many of the files that were written, and rows are written at most three times in all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_rows_are_sorted_in_short_batches() {
     const ROWS: usize = 12_000;
@@ -369,7 +369,7 @@ async fn long_rows_are_sorted_in_short_batches() {
         collect(Arc::clone(&plan), limited.task_ctx()).await.unwrap();
         let spilled = metric::<SortExec>(&plan, "spilled_bytes");
         assert!(
-            spilled <= 2 * ROWS * (BYTES + 100) && (spilled > ROWS * BYTES / 2) == must_spill,
+            spilled <= 3 * ROWS * (BYTES + 100) && (spilled > ROWS * BYTES / 2) == must_spill,
             "{spilled}: {sql}"
         );
     }

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "parquet")]
 mod row_bytes;
+mod share_pool;
 mod sorted;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -36,11 +38,11 @@ pub(super) fn reading_context(
     let Some(rows) = long_batch(input, exprs, context).filter(|rows| *rows > config.batch_size()) else {
         return Arc::clone(context);
     };
-    with_batch_rows(context, rows)
+    with_batches(context, rows, context.runtime_env())
 }
 
-/// The task with batches of this number of rows.
-fn with_batch_rows(context: &TaskContext, rows: usize) -> Arc<TaskContext> {
+/// The task with batches of this number of rows, in this environment.
+fn with_batches(context: &TaskContext, rows: usize, runtime: Arc<RuntimeEnv>) -> Arc<TaskContext> {
     Arc::new(TaskContext::new(
         context.task_id(),
         context.session_id(),
@@ -49,7 +51,7 @@ fn with_batch_rows(context: &TaskContext, rows: usize) -> Arc<TaskContext> {
         context.higher_order_functions().clone(),
         context.aggregate_functions().clone(),
         context.window_functions().clone(),
-        context.runtime_env(),
+        runtime,
     ))
 }
 

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::physical_plan::ExecutionPlan;
 #[cfg(feature = "parquet")]
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 #[cfg(feature = "parquet")]
 use super::limited;
-use super::with_batch_rows;
+use super::share_pool::SharePool;
+use super::with_batches;
 use crate::exec::operator::{Execution, Operator, Work};
 
 /// Part of a sort's share of the memory limit, as a divisor, that a batch of its rows may take. A merge reserves two to four batches for each
@@ -26,7 +28,11 @@ const BATCH_PART: usize = 8;
 #[cfg(feature = "parquet")]
 const LEAST_BATCH: usize = 256 << 10;
 
-/// Runs a sort, and what it reads, in batches of fewer rows than the session's.
+/// Part of the memory limit that the sorts of all partitions may take, as a numerator and a denominator.
+const SORTS_PART: (usize, usize) = (3, 4);
+
+/// Runs a sort, and what it reads, in batches of fewer rows than the session's, and in no more than its share of three quarters of the memory
+/// limit. The rest is left to what takes its rows.
 ///
 /// It is planned above a sort of long rows of Parquet files if the memory pool has a limit and nobody chose the number of rows of a batch.
 /// It has no metrics.
@@ -88,6 +94,14 @@ impl Work for ShortBatchesWork {
     }
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
-        on.inputs[0].execute(on.partition, with_batch_rows(&on.context, self.rows))
+        let mut runtime = RuntimeEnv::clone(&on.context.runtime_env());
+        if let MemoryLimit::Finite(limit) = runtime.memory_pool.memory_limit() {
+            let partitions = on.inputs[0].output_partitioning().partition_count();
+            let (part, of) = SORTS_PART;
+            let most = limit / of * part / partitions.max(1);
+            runtime.memory_pool = Arc::new(SharePool::new(runtime.memory_pool, most));
+        }
+        let context = with_batches(&on.context, self.rows, Arc::new(runtime));
+        on.inputs[0].execute(on.partition, context)
     }
 }
