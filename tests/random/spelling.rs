@@ -282,12 +282,12 @@ impl Statement {
     }
 
     /// `FROM ..` with the condition on its rows.
-    fn from_sql(&self) -> String {
+    fn source_sql(&self) -> String {
         format!("FROM {}{}", self.from.sql(), self.filter_sql())
     }
 
     fn query(&self) -> String {
-        let from = self.from_sql();
+        let from = self.source_sql();
         match &self.shape {
             Shape::Aggregate {
                 groups,
@@ -456,7 +456,7 @@ impl Statement {
             ));
         }
         if let Shape::Neighbours(neighbours) = &self.shape {
-            all.extend(neighbours.views(&self.from_sql()));
+            all.extend(neighbours.views(&self.source_sql()));
         }
         match self.prepared {
             None => all.push(self.query()),
