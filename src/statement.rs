@@ -9,11 +9,13 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{TokenWithSpan, Tokenizer};
 
+use crate::parsing::check_depth;
 #[cfg(feature = "cuda")]
 use crate::pinned::PinStatement;
 use crate::profile::SummarizeStatement;
 
 pub use crate::functions::rewrite_calls;
+pub use crate::parsing::depth;
 
 /// A statement that this crate adds to SQL.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,12 +46,13 @@ impl Statement {
     /// Parses the tokens of one statement. `None` if it is another kind of statement.
     ///
     /// # Errors
-    /// A syntax error with its place, that says what was expected.
+    /// A syntax error with its place, that says what was expected. A statement of any kind that is too deep to be planned.
     pub fn parse(
         tokens: &[TokenWithSpan],
         dialect: &dyn Dialect,
         options: &ConfigOptions,
     ) -> Result<Option<Self>> {
+        check_depth(tokens)?;
         #[cfg(feature = "cuda")]
         if let Some(statement) = PinStatement::parse(tokens, dialect, options)? {
             return Ok(Some(Self::Pin(statement)));

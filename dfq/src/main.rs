@@ -135,8 +135,8 @@ impl Command {
 /// Fewest threads of a runtime: one that waits must not hold up all others.
 const FEWEST_THREADS: usize = 2;
 
-/// Stack of each thread: plans of many joins are planned and decoded recursively.
-const STACK: usize = 32 << 20;
+/// Stack of each thread: plans of many joins, and chains of thousands of operators, are planned and decoded recursively.
+const STACK: usize = 64 << 20;
 
 fn command() -> clap::Command {
     let command = Cli::command();
@@ -147,6 +147,19 @@ fn command() -> clap::Command {
 
 fn main() -> ExitCode {
     console::quiet_panics();
+    // The system's stack of the first thread is of any size.
+    let program = std::thread::Builder::new()
+        .name("dfq".to_owned())
+        .stack_size(STACK);
+    let ended = match program.spawn(run_command) {
+        Ok(program) => program.join(),
+        Err(error) => return End::error(format!("cannot start a thread: {error}")).report(),
+    };
+    ended.unwrap_or_else(|panic| End::from(console::panicked(panic)).report())
+}
+
+/// Runs the command that the program's arguments give.
+fn run_command() -> ExitCode {
     let matches = command().get_matches();
     let mut cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,

@@ -24,8 +24,8 @@ const CANCELLED: Duration = Duration::from_millis(150);
 /// Rows of an array from which on its work may be ended: what fewer take is over before a signal is seen.
 const LONG: u64 = 1 << 18;
 
-/// Stack of each thread of the runtime: plans of many joins are planned recursively.
-const STACK: usize = 32 << 20;
+/// Stack of each thread of the runtime: plans of many joins, and chains of thousands of operators, are planned recursively.
+const STACK: usize = 64 << 20;
 
 /// Does work over an array of `rows` rows without the interpreter's lock. A signal whose handler raises sets the flag.
 pub(crate) fn stoppable<T: Send>(

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::common::{JoinType, Result, resources_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{Distribution, ExecutionPlan};
 
 use super::operator::{Execution, Operator, Work};
+use crate::memory::limit;
 
 /// Passes on the rows that a nested loop join of DataFusion 55 holds in memory, and bounds what the join does if memory does not suffice.
 ///
@@ -95,10 +95,8 @@ impl Work for BuildSideWork {
             return on.input();
         }
         if !self.may_spill {
-            let limit = match on.context.memory_pool().memory_limit() {
-                MemoryLimit::Finite(bytes) => format!(" of {bytes} bytes"),
-                MemoryLimit::Infinite | MemoryLimit::Unknown => String::new(),
-            };
+            let limit = limit(on.context.memory_pool().as_ref())
+                .map_or_else(String::new, |bytes| format!(" of {bytes} bytes"));
             return Err(resources_datafusion_err!(
                 "the rows of one side of a join without equal columns do not fit in the memory limit{limit}, and DataFusion 55 cannot \
                  spill them for this kind of join; raise the limit, join fewer rows, or add an equality to the condition"

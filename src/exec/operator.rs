@@ -27,6 +27,7 @@ use datafusion::physical_plan::{
 };
 
 use super::long_batches::{executed, reading_context};
+use crate::memory::limit;
 
 /// What one kind of operator does: the whole of an operator except its inputs and its metrics. The defaults fit an operator of one
 /// input that takes any number of partitions, with rows in any order.
@@ -162,6 +163,12 @@ impl Execution<'_> {
     /// A reservation in the task's memory pool, in another name.
     pub(crate) fn memory_named(&self, name: impl Into<String>) -> MemoryReservation {
         MemoryConsumer::new(name).register(self.context.memory_pool())
+    }
+
+    /// Bytes of the memory limit that each of the first input's partitions would have of its own; `None` if there is no limit.
+    pub(crate) fn memory_share(&self) -> Option<usize> {
+        let partitions = self.inputs[0].output_partitioning().partition_count();
+        Some(limit(self.context.memory_pool().as_ref())? / partitions.max(1))
     }
 
     /// Name of the operator.

@@ -28,7 +28,7 @@ use crate::cells::Cells;
 use crate::kernel::cpu::scan_answer::{ScanAnswer, Seen, scan_answer};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyVec, Width};
-use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory, is_exhausted};
+use crate::memory::{COLLECTED_BYTES, Lease, MemoryBudget, RoundMemory, is_exhausted, limit};
 use crate::quantile::fences::{FencePair, quartile_ranks};
 use crate::select::below::{KnownBelow, count_below};
 use crate::select::candidates::Candidates;
@@ -205,10 +205,9 @@ impl WhileReadingContext<'_> {
     /// Whether `n` values of a column need more memory than there is for them, or than is cleared in the time of a second read.
     fn is_too_large(&self, n: u64, column: &KeyColumn) -> bool {
         let bytes = n.saturating_mul(column.spec.width().bytes() as u64);
-        let most = match self.selection.pool.memory_limit() {
-            MemoryLimit::Finite(limit) => limit as u64 / 3 * 2 / self.aggregates.columns.len() as u64,
-            MemoryLimit::Infinite | MemoryLimit::Unknown => u64::MAX,
-        };
+        let most = limit(self.selection.pool.as_ref()).map_or(u64::MAX, |limit| {
+            limit as u64 / 3 * 2 / self.aggregates.columns.len() as u64
+        });
         bytes > most.min(MOST_KEPT)
     }
 
@@ -216,7 +215,7 @@ impl WhileReadingContext<'_> {
     /// costs more; and so does one of wide rows in files, compared with a copy of the values on disk.
     fn is_better_read_twice(&self, n: u64, column: &KeyColumn) -> bool {
         let is_wide = || self.input.file_row_bytes() > WIDE_ROWS * column.spec.width().bytes();
-        let is_spilled = matches!(self.selection.pool.memory_limit(), MemoryLimit::Finite(_));
+        let is_spilled = limit(self.selection.pool.as_ref()).is_some();
         self.is_too_large(n, column) && self.input.is_local() && !(is_spilled && is_wide())
     }
 

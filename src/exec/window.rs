@@ -16,13 +16,13 @@ use datafusion::arrow::compute::{SortColumn, concat, concat_batches};
 use datafusion::common::Result;
 use datafusion::common::utils::evaluate_partition_ranges;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::{OrderingRequirements, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
 use super::long_batches::OutputRows;
@@ -104,7 +104,7 @@ impl Work for WindowWork {
         let baseline = BaselineMetrics::new(on.metrics, on.partition);
         let memory = on.memory();
         // Before its input begins: a sort merges as many of its files at a time as there is memory for, and would leave none.
-        let floor = floor(&on);
+        let floor = on.memory_share().unwrap_or(0) / FLOOR_PART;
         let floor = memory.try_grow(floor).map_or(0, |()| floor);
         let rows = WindowRows {
             keys: self.window.partition_by_sort_keys()?,
@@ -151,16 +151,6 @@ struct WindowRows {
     /// Bytes that stay reserved, whatever is held.
     floor: usize,
     baseline: BaselineMetrics,
-}
-
-/// Bytes that a partition has for itself from its begin to its end.
-fn floor(on: &Execution<'_>) -> usize {
-    match on.context.memory_pool().memory_limit() {
-        MemoryLimit::Finite(limit) => {
-            limit / on.inputs[0].output_partitioning().partition_count().max(1) / FLOOR_PART
-        }
-        _ => 0,
-    }
 }
 
 impl WindowRows {

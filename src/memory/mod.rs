@@ -2,6 +2,7 @@
 
 mod budget;
 mod pages;
+mod pools;
 mod rounds;
 mod spill;
 
@@ -11,6 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 pub(crate) use budget::COLLECTED_BYTES;
 pub use budget::MemoryBudget;
 pub(crate) use pages::{FreePages, Pages};
+pub(crate) use pools::{Ration, WrappedPool, limit};
 pub(crate) use rounds::{Lease, RoundMemory};
 pub(crate) use spill::{SpillFile, Spiller, Spilling};
 

@@ -7,7 +7,6 @@
 //! disk in many runs then need no new pages for each.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool
 use memmap2::MmapMut;
 use sysinfo::System;
 
+use super::pools::{Ration, WrappedPool, limit};
 use crate::threads::locked;
 
 /// Least bytes of a piece that is in huge pages and is kept. Neighbouring pieces share a huge page of 2 MiB.
@@ -103,7 +103,7 @@ impl FreePages {
 
     /// The free pages for an execution in this pool: those of the process if the pool has no limit, or its own, which are reserved.
     pub(crate) fn for_execution(pool: &Arc<dyn MemoryPool>) -> Option<Arc<Self>> {
-        let MemoryLimit::Finite(limit) = pool.memory_limit() else {
+        let Some(limit) = limit(pool.as_ref()) else {
             return Self::of(pool.as_ref());
         };
         let limited = LimitedPages {
@@ -122,10 +122,7 @@ impl FreePages {
         let Some(limited) = &self.limited else {
             return memory.new_empty();
         };
-        let pool = PoolOfPages {
-            pool: Arc::clone(&limited.pool),
-            free: Arc::clone(self),
-        };
+        let pool = WrappedPool::new(Arc::clone(&limited.pool), PagesFirst(Arc::clone(self)));
         MemoryConsumer::new(memory.consumer().name()).register(&(Arc::new(pool) as _))
     }
 
@@ -209,53 +206,21 @@ impl FreePages {
     }
 }
 
-/// The pool of an execution that keeps pages, which gives them back before it refuses more memory.
+/// Kept pages are given back before more memory is refused.
 #[derive(Debug)]
-struct PoolOfPages {
-    pool: Arc<dyn MemoryPool>,
-    free: Arc<FreePages>,
-}
+struct PagesFirst(Arc<FreePages>);
 
-impl fmt::Display for PoolOfPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.pool)
-    }
-}
-
-impl MemoryPool for PoolOfPages {
-    fn name(&self) -> &str {
-        self.pool.name()
-    }
-
-    fn register(&self, consumer: &MemoryConsumer) {
-        self.pool.register(consumer);
-    }
-
-    fn unregister(&self, consumer: &MemoryConsumer) {
-        self.pool.unregister(consumer);
-    }
-
-    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
-        self.pool.grow(reservation, additional);
-    }
-
-    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
-        self.pool.shrink(reservation, shrink);
-    }
-
-    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        self.pool.try_grow(reservation, additional).or_else(|_| {
-            self.free.give_back();
-            self.pool.try_grow(reservation, additional)
+impl Ration for PagesFirst {
+    fn try_grow(
+        &self,
+        pool: &dyn MemoryPool,
+        reservation: &MemoryReservation,
+        additional: usize,
+    ) -> Result<()> {
+        pool.try_grow(reservation, additional).or_else(|_| {
+            self.0.give_back();
+            pool.try_grow(reservation, additional)
         })
-    }
-
-    fn reserved(&self) -> usize {
-        self.pool.reserved()
-    }
-
-    fn memory_limit(&self) -> MemoryLimit {
-        self.pool.memory_limit()
     }
 }
 

@@ -20,7 +20,6 @@ use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::logical_expr::LogicalPlan;
@@ -34,6 +33,7 @@ use datafusion::physical_plan::{
 use super::call_spec::aggregate_call;
 use super::sorts::{SpillingSortsRule, is_large};
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, KeptViewsExec, PlainAggregate, ReservingWindowExec};
+use crate::memory::limit;
 
 /// The session with the rules of this module; `None` if memory has no limit, or the plan needs none of the rules.
 ///
@@ -43,8 +43,8 @@ use crate::exec::{ExecAggregate, GroupedQuantilesExec, KeptViewsExec, PlainAggre
 /// # Errors
 /// DataFusion's, for a plan that cannot be walked through.
 pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Result<Option<SessionState>> {
-    let (MemoryLimit::Finite(limit), Some(state)) = (
-        session.runtime_env().memory_pool.memory_limit(),
+    let (Some(limit), Some(state)) = (
+        limit(session.runtime_env().memory_pool.as_ref()),
         session.as_any().downcast_ref::<SessionState>(),
     ) else {
         return Ok(None);

@@ -4,7 +4,6 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::common::{Column, JoinType, Result, ScalarValue, exec_err, plan_err};
 use datafusion::execution::SessionState;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{
     AggregateUDF, Expr, LogicalPlan, LogicalPlanBuilder, Operator, binary_expr, col, lit,
@@ -16,6 +15,7 @@ use super::frequencies::frequencies;
 use super::measures::Described;
 use super::questions::{CONSTANTS, Constants, GROUP, Questions};
 use super::types::{ColumnProfile, GroupProfile, MOST_DISTINCT, MOST_GROUPS, TableProfile};
+use crate::memory::limit;
 use crate::planner::{check_no_cluster, is_repeatable};
 
 /// Columns that are read at a time where a table can be read again: what is counted of each is held until the end.
@@ -232,10 +232,8 @@ impl Reader {
     /// The function that counts distinct values, for so many columns at a time.
     fn frequencies(&self, columns: usize) -> AggregateUDF {
         let tables = columns.max(1) * self.state.config().target_partitions() * self.groups.max(1);
-        let all = match self.state.runtime_env().memory_pool.memory_limit() {
-            MemoryLimit::Finite(limit) => limit / TABLES_PART,
-            _ => TABLES_BYTES,
-        };
+        let all = limit(self.state.runtime_env().memory_pool.as_ref())
+            .map_or(TABLES_BYTES, |limit| limit / TABLES_PART);
         let bytes = (all / tables).min(TABLE_BYTES);
         let fewest = if self.by.is_empty() {
             FEWEST_DISTINCT

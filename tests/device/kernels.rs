@@ -1,4 +1,4 @@
-//! Kernels compile for several architectures. Only NVRTC is needed, not a device.
+//! Kernels compile for several architectures, here without optimization, which takes most of the time. Only NVRTC is needed, not a device.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn compile(nvrtc: &Nvrtc, programs: &BTreeSet<(String, String)>, all: &[(Program
                     all.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
                 {
                     let cubin = nvrtc
-                        .cubin(program, architecture)
+                        .unoptimized_cubin(program, architecture)
                         .unwrap_or_else(|error| panic!("{program:?}: {error}"));
                     assert_eq!(&cubin[..4], b"\x7fELF", "{program:?} for {architecture}");
                 }

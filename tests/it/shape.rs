@@ -36,7 +36,7 @@ pub(crate) fn case() -> impl Strategy<Value = Case> {
         proptest::sample::select(patterns::ALL.to_vec()),
     );
     let how = (
-        prop_oneof![0..40_usize, 500..6000_usize],
+        prop_oneof![0..40_usize, 500..2500_usize],
         prop_oneof![1..4_i64, Just(700_i64)],
         1..5_usize,
         50..9000_usize,

@@ -11,11 +11,10 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan, Statement as PlanState
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast::{CloseCursor, DiscardObject, Set, Statement as SqlStatement};
-use datafusion::sql::sqlparser::tokenizer::Token;
 #[cfg(feature = "cuda")]
 use datafusion_quantiles::pinned::PinStatement;
 use datafusion_quantiles::profile::SummarizeStatement;
-use datafusion_quantiles::statement::Statement as OwnStatement;
+use datafusion_quantiles::statement::{Statement as OwnStatement, depth};
 use pgwire::api::Type;
 use pgwire::error::PgWireError;
 
@@ -26,8 +25,8 @@ use super::policy::{self, Writes};
 use super::settings;
 use crate::sql::{Piece, Statement, dialect, split, tokenize};
 
-/// Most tokens of a statement that can nest it deeper than the parser counts: `a + b + c` and `a UNION b UNION c` are trees as
-/// deep as they are long, which are walked recursively.
+/// Most operators of a client's statement that may hold each other. The time to plan them grows with the square of their number, and nobody can
+/// interrupt it.
 const MOST_OPERATORS: usize = 2_000;
 
 /// A statement that a client prepared.
@@ -218,43 +217,17 @@ fn check_size(ctx: &SessionContext, piece: &Piece) -> Result<(), PgWireError> {
     let dialect = dialect(config.options()).map_err(of_text)?;
     // What cannot be cut into tokens is refused by the parser.
     let tokens = tokenize(piece, dialect.as_ref()).unwrap_or_default();
-    let operators = tokens.iter().filter(|token| can_nest(&token.token)).count();
+    let operators = depth(&tokens);
     if operators > MOST_OPERATORS {
         return Err(error(
             code::TOO_COMPLEX,
             format!(
-                "the statement has {operators} operators and keywords, and {MOST_OPERATORS} are allowed: lists of values belong \
-                 into IN (...) or VALUES"
+                "the statement has {operators} operators and keywords that may hold each other, and {MOST_OPERATORS} are allowed: lists of \
+                 values belong into IN (...) or VALUES"
             ),
         ));
     }
     Ok(())
-}
-
-/// Whether a statement can become deeper with each such token. Values, names, commas and parentheses stand beside each other,
-/// and the parser counts how deep parentheses are.
-fn can_nest(token: &Token) -> bool {
-    use datafusion::sql::sqlparser::keywords::Keyword;
-    match token {
-        Token::Word(word) => !matches!(
-            word.keyword,
-            Keyword::NoKeyword | Keyword::AS | Keyword::NULL | Keyword::TRUE | Keyword::FALSE
-        ),
-        Token::Whitespace(_)
-        | Token::Number(..)
-        | Token::SingleQuotedString(_)
-        | Token::EscapedStringLiteral(_)
-        | Token::NationalStringLiteral(_)
-        | Token::HexStringLiteral(_)
-        | Token::Placeholder(_)
-        | Token::Comma
-        | Token::Period
-        | Token::LParen
-        | Token::RParen
-        | Token::SemiColon
-        | Token::EOF => false,
-        _ => true,
-    }
 }
 
 /// The statement if it is run here, and not by DataFusion.

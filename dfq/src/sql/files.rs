@@ -1,5 +1,6 @@
 //! `SELECT ... FROM 'trips.parquet'`: a file, a folder, a glob or a URL as a table.
 
+use std::collections::{BTreeMap, HashMap};
 #[cfg(feature = "ballista")]
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,8 +9,8 @@ use std::sync::{Arc, Weak};
 use async_trait::async_trait;
 use datafusion::catalog::{DynamicFileCatalog, TableProvider, UrlTableFactory};
 use datafusion::common::{TableReference, internal_datafusion_err, plan_err};
-use datafusion::datasource::dynamic_file::DynamicListTableFactory;
-use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::prelude::SessionContext;
@@ -17,6 +18,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{CopyToSource, Statement};
 #[cfg(feature = "ballista")]
 use datafusion::sql::sqlparser::ast::{ObjectName, ObjectNamePart, VisitMut, visit_relations_mut};
+use futures::TryStreamExt;
 use parking_lot::RwLock;
 
 use super::stores;
@@ -30,10 +32,8 @@ const EXTENSIONS: [&str; 5] = ["parquet", "csv", "json", "arrow", "avro"];
 /// Makes quoted paths and URLs usable as table names.
 pub(crate) fn enable(ctx: &SessionContext) {
     let factory = Arc::new(FileTables {
-        inner: DynamicListTableFactory::default(),
         state: ctx.state_weak_ref(),
     });
-    factory.inner.session_store().with_state(ctx.state_weak_ref());
     let catalogs = Arc::clone(ctx.state().catalog_list());
     ctx.register_catalog_list(Arc::new(DynamicFileCatalog::new(catalogs, factory)));
 }
@@ -76,10 +76,9 @@ fn stem(path: &str) -> &str {
     name.split('.').next().unwrap_or_default()
 }
 
-/// DataFusion's tables from paths, with errors that say what is wrong with the path.
+/// Tables of the files at a path, all of one format, with errors that say what is wrong with the path.
 #[derive(Debug)]
 struct FileTables {
-    inner: DynamicListTableFactory,
     state: Weak<RwLock<SessionState>>,
 }
 
@@ -92,13 +91,10 @@ impl UrlTableFactory for FileTables {
         let path = with_home(name);
         let state = self.state.upgrade();
         let state = state.ok_or_else(|| internal_datafusion_err!("the session of '{path}' is closed"))?;
-        let (runtime, options) = {
-            let state = state.read();
-            (Arc::clone(state.runtime_env()), state.default_table_options())
-        };
-        stores::reach(&runtime, options, &path).await?;
-        match self.inner.try_new(&path).await {
-            Ok(Some(table)) => Ok(Some(table)),
+        let state = state.read().clone();
+        stores::reach(state.runtime_env(), state.default_table_options(), &path).await?;
+        match listing(&path, &state).await {
+            Ok(Some(table)) => Ok(Some(Arc::new(table))),
             Ok(None) => {
                 explain(&path)?;
                 Ok(None)
@@ -109,6 +105,72 @@ impl UrlTableFactory for FileTables {
             )),
         }
     }
+}
+
+/// The table of the files at a path; `None` if there is none whose ending tells a format.
+///
+/// # Errors
+/// Files in several formats, of which a table would read one; errors of the store, and of reading the schema.
+async fn listing(path: &str, state: &SessionState) -> Result<Option<ListingTable>> {
+    let Ok(url) = ListingTableUrl::parse(path) else {
+        return Ok(None);
+    };
+    let formats = match formats(&url, state).await {
+        // Web servers answer a request for a list of files as they like.
+        Err(_) if matches!(url.scheme(), "http" | "https") => return Ok(None),
+        formats => formats?,
+    };
+    let mut formats = formats.into_iter();
+    let Some((ending, found)) = formats.next() else {
+        return Ok(None);
+    };
+    if let Some((other, file)) = formats.next() {
+        return plan_err!(
+            "files of several formats, for example {} ('{ending}') and {} ('{other}'): a table has files of one, choose them by a pattern such \
+             as '*.{ending}'",
+            found.example,
+            file.example
+        );
+    }
+    let options = ListingOptions::new(found.format).with_file_extension(ending);
+    let config = ListingTableConfig::new(url).with_listing_options(options);
+    let config = config.infer_partitions_from_path(state).await?;
+    Ok(Some(ListingTable::try_new(config.infer_schema(state).await?)?))
+}
+
+/// Files with one ending.
+struct FilesFound {
+    format: Arc<dyn FileFormat>,
+    /// Name of one of them, without its folder.
+    example: String,
+}
+
+/// The endings of all files at `url` that tell a format, each with that of its compression: `csv`, `csv.gz`.
+///
+/// # Errors
+/// Errors of the store.
+async fn formats(url: &ListingTableUrl, state: &SessionState) -> Result<BTreeMap<String, FilesFound>> {
+    let store = state.runtime_env().object_store(url)?;
+    let mut files = url.list_all_files(state, store.as_ref(), "").await?;
+    let mut found = BTreeMap::new();
+    while let Some(file) = files.try_next().await? {
+        let name = file.location.filename().unwrap_or_default();
+        let (extension, compression) = ListingTableConfig::infer_file_extension_and_compression_type(name)?;
+        let Some(factory) = state.get_file_format_factory(&extension) else {
+            continue;
+        };
+        let mut options = HashMap::new();
+        let mut ending = extension;
+        if let Some(compression) = compression {
+            ending = format!("{ending}.{compression}");
+            options.insert("format.compression".to_owned(), compression);
+        }
+        if !found.contains_key(&ending) {
+            let (format, example) = (factory.create(state, &options)?, name.to_owned());
+            found.insert(ending, FilesFound { format, example });
+        }
+    }
+    Ok(found)
 }
 
 /// A path with the user's folder in place of a leading `~`.

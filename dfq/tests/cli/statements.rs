@@ -191,6 +191,61 @@ fn files_are_tables() {
     );
 }
 
+/// What needs more stack than there is would end the program.
+#[test]
+fn statements_that_are_too_deep_are_refused() {
+    let folder = folder();
+    let failed = |sql: &str| {
+        fs::write(folder.path().join("deep.sql"), sql).unwrap();
+        failure(folder.path(), &["sql", "-f", "deep.sql"], 1)
+    };
+    for link in ["+", " OR ", " UNION ALL SELECT "] {
+        let message = failed(&format!("SELECT {}", vec!["1"; 20_000].join(link)));
+        assert!(
+            message.starts_with("Error: ") && message.contains("at most 10000 can be planned"),
+            "{message}"
+        );
+    }
+    let message = failed(&format!("SELECT {} FROM missing", vec!["1"; 9000].join("+")));
+    assert!(message.contains("missing' not found"), "{message}");
+}
+
+/// A folder is a table if its files are of one format, whatever else writers leave there.
+#[test]
+fn folders_are_tables_of_one_format() {
+    let folder = folder();
+    let answer_of = |path: &str| {
+        let sql = format!("SELECT sum(a) AS s FROM '{path}'");
+        answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", &sql])
+    };
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    fs::create_dir(folder.path().join("f")).unwrap();
+    write("f/_SUCCESS", "");
+    write("f/1.csv", "a\n1\n");
+    write("f/2.csv", "a\n2\n");
+    assert_eq!(answer_of("f/"), "s\n3\n");
+    for (name, text) in [
+        ("f/3.json", "{\"a\":4}\n"),
+        ("f/3.CSV", "a\n4\n"),
+        ("f/3.csv.gz", ""),
+    ] {
+        write(name, text);
+        let message = failure(folder.path(), &["sql", "-c", "SELECT * FROM 'f/'"], 1);
+        for part in [
+            "cannot read 'f/'",
+            "files of several formats",
+            &name[2..],
+            ".csv ('csv')",
+            "'*.",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(answer_of("f/*.csv"), "s\n3\n");
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    assert_eq!(answer_of("f/"), "s\n3\n");
+}
+
 #[test]
 fn times_go_to_standard_error() {
     let folder = folder();

@@ -27,7 +27,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, Time,
 };
@@ -43,8 +43,7 @@ pub(super) use self::scan::GroupScan;
 use super::operator::Execution;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::KeySpec;
-use crate::memory::FreePages;
-use crate::memory::Spiller;
+use crate::memory::{FreePages, Spiller, limit};
 
 /// Most groups that count as few. Rows of more groups are partitioned by hash.
 pub(super) const FEW_GROUPS: usize = 4096;
@@ -308,8 +307,5 @@ impl<T: GroupedWork> Shared<T> {
 
 /// Bytes that each of `scans` scans may hold of a pool. Together they may hold half of it; the rest is for batches in flight.
 fn memory_share(pool: &dyn MemoryPool, scans: usize) -> usize {
-    match pool.memory_limit() {
-        MemoryLimit::Finite(limit) => limit / 2 / scans.max(1),
-        MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
-    }
+    limit(pool).map_or(usize::MAX, |limit| limit / 2 / scans.max(1))
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -24,6 +24,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use self::row_bytes::row_bytes;
 pub use self::sorted::ShortBatchesExec;
 pub(crate) use self::sorted::short_batch;
+use crate::memory::limit;
 use crate::session::{WIDE_ROW_BYTES, batch_rows};
 
 /// The context in which an operator reads its input. If `input` is a scan of short rows, or filters and projections of one, batches have as
@@ -89,9 +90,7 @@ impl OutputRows {
 
 /// The memory limit and the number of partitions of a session whose batches follow from them.
 fn limited(pool: &Arc<dyn MemoryPool>, options: &ConfigOptions) -> Option<(usize, usize)> {
-    let MemoryLimit::Finite(limit) = pool.memory_limit() else {
-        return None;
-    };
+    let limit = limit(pool.as_ref())?;
     let execution = &options.execution;
     let partitions = execution.target_partitions;
     // Another number was chosen by somebody.

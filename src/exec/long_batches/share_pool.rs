@@ -1,31 +1,29 @@
-//! A memory pool in which a sort has no more than its share.
+//! A share of a memory pool for sorts.
 
-use std::fmt::{self, Display};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::common::{Result, resources_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
+
+use crate::memory::Ration;
 
 /// What the names of the consumers begin with that DataFusion's sort has for its rows, and for merging its files.
 const SORT: &str = "ExternalSorter";
 
-/// Another pool, in which sorts have no more than `most` bytes together.
+/// Sorts have no more than `most` bytes of a pool together.
 ///
 /// A sort reads as many of its files at a time as it can reserve memory for. If it has the whole pool, the sorts of other partitions and the
 /// operator that takes its rows have nothing.
 #[derive(Debug)]
-pub(super) struct SharePool {
-    pool: Arc<dyn MemoryPool>,
+pub(super) struct SortsShare {
     most: usize,
     /// Bytes that sorts have.
     held: AtomicUsize,
 }
 
-impl SharePool {
-    pub(super) fn new(pool: Arc<dyn MemoryPool>, most: usize) -> Self {
+impl SortsShare {
+    pub(super) fn new(most: usize) -> Self {
         Self {
-            pool,
             most,
             held: AtomicUsize::new(0),
         }
@@ -36,42 +34,27 @@ fn is_of_sort(reservation: &MemoryReservation) -> bool {
     reservation.consumer().name().starts_with(SORT)
 }
 
-impl Display for SharePool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.pool, f)
-    }
-}
-
-impl MemoryPool for SharePool {
-    fn name(&self) -> &str {
-        self.pool.name()
-    }
-
-    fn register(&self, consumer: &MemoryConsumer) {
-        self.pool.register(consumer);
-    }
-
-    fn unregister(&self, consumer: &MemoryConsumer) {
-        self.pool.unregister(consumer);
-    }
-
-    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+impl Ration for SortsShare {
+    fn grown(&self, reservation: &MemoryReservation, additional: usize) {
         if is_of_sort(reservation) {
             self.held.fetch_add(additional, Ordering::Relaxed);
         }
-        self.pool.grow(reservation, additional);
     }
 
-    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+    fn shrunk(&self, reservation: &MemoryReservation, bytes: usize) {
         if is_of_sort(reservation) {
-            self.held.fetch_sub(shrink, Ordering::Relaxed);
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
         }
-        self.pool.shrink(reservation, shrink);
     }
 
-    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+    fn try_grow(
+        &self,
+        pool: &dyn MemoryPool,
+        reservation: &MemoryReservation,
+        additional: usize,
+    ) -> Result<()> {
         if !is_of_sort(reservation) {
-            return self.pool.try_grow(reservation, additional);
+            return pool.try_grow(reservation, additional);
         }
         let held = self.held.fetch_add(additional, Ordering::Relaxed) + additional;
         let taken = if held > self.most {
@@ -80,33 +63,28 @@ impl MemoryPool for SharePool {
                 self.most
             )
         } else {
-            self.pool.try_grow(reservation, additional)
+            pool.try_grow(reservation, additional)
         };
         if taken.is_err() {
             self.held.fetch_sub(additional, Ordering::Relaxed);
         }
         taken
     }
-
-    fn reserved(&self) -> usize {
-        self.pool.reserved()
-    }
-
-    fn memory_limit(&self) -> MemoryLimit {
-        self.pool.memory_limit()
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use datafusion::execution::memory_pool::GreedyMemoryPool;
+    use std::sync::Arc;
+
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer};
 
     use super::*;
+    use crate::memory::WrappedPool;
 
     #[test]
     fn a_sort_has_its_share_of_the_pool() {
         let inner: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
-        let pool: Arc<dyn MemoryPool> = Arc::new(SharePool::new(Arc::clone(&inner), 400));
+        let pool: Arc<dyn MemoryPool> = Arc::new(WrappedPool::new(Arc::clone(&inner), SortsShare::new(400)));
         let rows = MemoryConsumer::new("ExternalSorter[0]").register(&pool);
         let merge = MemoryConsumer::new("ExternalSorterMerge[0]").register(&pool);
         let other = MemoryConsumer::new("RepartitionExec[0]").register(&pool);

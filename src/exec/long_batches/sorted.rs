@@ -5,18 +5,18 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_plan::ExecutionPlan;
 #[cfg(feature = "parquet")]
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 #[cfg(feature = "parquet")]
 use super::limited;
-use super::share_pool::SharePool;
+use super::share_pool::SortsShare;
 use super::with_batches;
 use crate::exec::operator::{Execution, Operator, Work};
+use crate::memory::WrappedPool;
 
 /// Part of a sort's share of the memory limit, as a divisor, that a batch of its rows may take. A merge reserves two to four batches for each
 /// file that it reads, so it reads four at a time if all rows are as long as the longest are thought to be, and more if they are as long as the
@@ -95,11 +95,10 @@ impl Work for ShortBatchesWork {
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let mut runtime = RuntimeEnv::clone(&on.context.runtime_env());
-        if let MemoryLimit::Finite(limit) = runtime.memory_pool.memory_limit() {
-            let partitions = on.inputs[0].output_partitioning().partition_count();
+        if let Some(share) = on.memory_share() {
             let (part, of) = SORTS_PART;
-            let most = limit / of * part / partitions.max(1);
-            runtime.memory_pool = Arc::new(SharePool::new(runtime.memory_pool, most));
+            let sorts = SortsShare::new(share / of * part);
+            runtime.memory_pool = Arc::new(WrappedPool::new(runtime.memory_pool, sorts));
         }
         let context = with_batches(&on.context, self.rows, Arc::new(runtime));
         on.inputs[0].execute(on.partition, context)

@@ -10,8 +10,8 @@ use datafusion::common::Result;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr};
 
 use super::calls::{OnDevice, PinnedCalls, batch_of, distinct};
-use super::table::{PinnedShare, PinnedTable};
-use super::topk::{ROW_BYTES, value_bytes};
+use super::table::PinnedTable;
+use super::topk::{ROW_BYTES, most_rows, value_bytes};
 use crate::kernel::cpu::distance::Measure;
 use crate::kernel::cuda::{NearRows, Order, Predicate};
 
@@ -115,8 +115,7 @@ impl PinnedCalls for PinnedNearest {
     }
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
-        let of_share = |share: &PinnedShare| self.bytes_of(self.k.min(share.rows as usize), table);
-        let rows = table.shares().iter().map(of_share).sum::<usize>();
-        rows + table.shares().len() * NearRows::host_bytes(self.k)
+        let rows = most_rows(table, self.k);
+        self.bytes_of(rows, table) + table.shares().len() * NearRows::host_bytes(self.k)
     }
 }

@@ -192,7 +192,7 @@ impl PinnedCalls for PinnedTopK {
 }
 
 /// Most rows that all devices of a table find together, each at most `k`.
-fn most_rows(table: &PinnedTable, k: usize) -> usize {
+pub(super) fn most_rows(table: &PinnedTable, k: usize) -> usize {
     let of_shares = table.shares().iter().map(|share| k.min(share.rows as usize));
     of_shares.sum()
 }

@@ -24,7 +24,7 @@ use std::time::Instant;
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{Result, internal_err};
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
@@ -47,6 +47,7 @@ use crate::config::QuantilesOptions;
 use crate::functions::shape::ShapeQuestion;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::{KeySpec, Width, with_key};
+use crate::memory::limit;
 use crate::quantile::{AnswerSpec, QuantileSpec, TypedAnswerSpec};
 use crate::select::while_reading::{SAMPLE, runs};
 use crate::threads::partitions_in_order;
@@ -180,10 +181,7 @@ impl Work for SampleThenReadWork {
             partitions: on.inputs[0].output_partitioning().partition_count(),
             other: on.inputs.get(1).cloned(),
             context: Arc::clone(&on.context),
-            limit: match on.context.memory_pool().memory_limit() {
-                MemoryLimit::Finite(limit) => limit,
-                MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
-            },
+            limit: limit(on.context.memory_pool().as_ref()).unwrap_or(usize::MAX),
             all: self.all,
             memory: on.memory(),
             input_rows: on.counter("input_rows"),

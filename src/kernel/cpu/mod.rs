@@ -49,7 +49,7 @@ use super::round::{Reply, Request, share};
 use super::{Backend, Shard};
 use crate::cells::{Brackets, Cells};
 use crate::key::{KeySpec, KeyVec, ShardKey, Width, dense, with_key, words};
-use crate::memory::{FreePages, Lease, Pages, RoundMemory, Spiller, Spilling};
+use crate::memory::{FreePages, Lease, Pages, RoundMemory, Spiller, Spilling, limit};
 use crate::threads::Stop;
 
 /// Opens shards in main memory, and on disk where memory does not suffice.
@@ -81,10 +81,7 @@ impl CpuBackend {
     /// A backend as [`Self::spilling`] makes it, whose rounds work in `round_memory`.
     pub(crate) fn in_workspace(runtime: &RuntimeEnv, round_memory: Arc<RoundMemory>) -> Self {
         let pool = &runtime.memory_pool;
-        let limit = match pool.memory_limit() {
-            MemoryLimit::Finite(limit) => Some(limit),
-            MemoryLimit::Infinite | MemoryLimit::Unknown => None,
-        };
+        let limit = limit(pool.as_ref());
         let spiller = Spiller::new(runtime);
         let refuses = !matches!(pool.memory_limit(), MemoryLimit::Infinite);
         let spilling =

@@ -249,6 +249,10 @@ async fn long_and_deep_statements_are_refused() {
         ),
         (
             format!("SELECT {}1{}", "(".repeat(100_000), ")".repeat(100_000)),
+            "54001 the statement has 100001",
+        ),
+        (
+            format!("SELECT {}1{}", "(".repeat(1_900), ")".repeat(1_900)),
             "42601",
         ),
         (format!("SELECT {}1", "- ".repeat(1_900)), "42601"),
