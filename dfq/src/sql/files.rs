@@ -1,6 +1,7 @@
 //! `SELECT ... FROM 'trips.parquet'`: a file, a folder, a glob or a URL as a table.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 #[cfg(feature = "ballista")]
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -165,9 +166,9 @@ async fn formats(url: &ListingTableUrl, state: &SessionState) -> Result<BTreeMap
             ending = format!("{ending}.{compression}");
             options.insert("format.compression".to_owned(), compression);
         }
-        if !found.contains_key(&ending) {
+        if let Entry::Vacant(place) = found.entry(ending) {
             let (format, example) = (factory.create(state, &options)?, name.to_owned());
-            found.insert(ending, FilesFound { format, example });
+            place.insert(FilesFound { format, example });
         }
     }
     Ok(found)

@@ -57,8 +57,13 @@ impl Local {
 
     /// Process ids of its executors.
     fn executors(&self) -> Vec<u32> {
-        let of = self.process.id();
-        let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+        // Of each thread: a process is a child of the thread that started it.
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).into_iter();
+        let children = threads.flatten().flatten().map(|thread| {
+            let children = thread.path().join("children");
+            std::fs::read_to_string(children).unwrap_or_default()
+        });
+        let children = children.collect::<String>();
         let children = children
             .split_whitespace()
             .filter_map(|id| id.parse::<u32>().ok());
