@@ -6,12 +6,17 @@ struct Gather {
     const u8* validity;  // bitmap as in Arrow; null: all are valid
     const u64* rows;
     u8* out;        // count * width
-    u8* out_valid;  // count, 0 or 1
+    u8* out_valid;  // count, 0 or 1; null where all are valid
     u64 count;
     u32 stride, width;
 };
 
 extern "C" __constant__ u32 ga_sizes[4] = {sizeof(Gather), 0, 0, 0};
+
+// Notes whether value `i` of the answer, of row `row`, is valid.
+__device__ __forceinline__ void note_valid(const Gather& gather, u64 i, u64 row) {
+    if (gather.out_valid) gather.out_valid[i] = gather.validity[row >> 3] >> (row & 7) & 1;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) ga_values(const __grid_constant__ Gather gather) {
     const u64 threads = u64(gridDim.x) * THREADS;
@@ -27,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ga_values(const __grid_con
             case 8: *(u64*)out = *(const u64*)value; break;
             default: *(uint4*)out = *(const uint4*)value; break;
         }
-        gather.out_valid[i] = !gather.validity || gather.validity[row >> 3] >> (row & 7) & 1;
+        note_valid(gather, i, row);
     }
 }
 
@@ -39,6 +44,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) ga_wide_values(const __gri
         const u16* value = (const u16*)(gather.values + row * gather.stride);
         u16* out = (u16*)(gather.out + i * gather.width);
         for (u32 at = lane_id(); at < gather.width / 2; at += 32) out[at] = value[at];
-        if (lane_id() == 0) gather.out_valid[i] = !gather.validity || gather.validity[row >> 3] >> (row & 7) & 1;
+        if (lane_id() == 0) note_valid(gather, i, row);
     }
 }

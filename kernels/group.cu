@@ -13,8 +13,9 @@ struct Group {
     void* codes;     // the code of each row's group: u64 if `wide`, else u32; of gr_runs: the rows, u64, in any order
     void* records;   // of gr_records: of 64 bits, or of 128
     u64* cursor;     // of gr_records and gr_runs: number of records or rows; zeroed
-    u64 room;        // of gr_runs: rows that fit; if there are more, it ends early
+    u64 room;        // rows or records that fit; if there are more rows, gr_runs ends early
     u64 least[2];    // the key that counts from 0
+    u64 codes_kept[2];  // of gr_records, if MASKED: the first and the last code of the groups whose rows count
     u64 span;        // of gr_codes: factor for the code made of the columns before
     u32 bits;        // of gr_records: bits of a key in a record
     u32 wide;
@@ -114,13 +115,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) gr_codes(const __grid_cons
         fold_codes<u32>(group);
 }
 
+__device__ __forceinline__ u64 code_at(const Group& group, u64 row) {
+    return group.wide ? ((const u64*)group.codes)[row] : ((const u32*)group.codes)[row];
+}
+
 template <class Record>
-__device__ __forceinline__ Record record_at(const Group& group, Key least, u64 row) {
-    const u64 code = group.wide ? ((const u64*)group.codes)[row] : ((const u32*)group.codes)[row];
+__device__ __forceinline__ Record record_at(const Group& group, Key least, u64 row, u64 code) {
     return record_of<Record>(code, group.keyless ? Key(0) : Key(encode(group.column.values[row]) - least), group.bits);
 }
 
-// Records come in any order, because equal records need not be told apart.
+// Records come in any order, because equal records need not be told apart. If MASKED, they follow those that other launches have made.
 template <class Record>
 __device__ __forceinline__ void make_records(const Group& group) {
     Record* records = (Record*)group.records;
@@ -129,17 +133,19 @@ __device__ __forceinline__ void make_records(const Group& group) {
 #if MASKED
     auto load = [&](u64 row) { return is_present(group.column, row); };
     auto keep = [&](u64 row, bool present, Record& record) {
-        if (present) record = record_at<Record>(group, least, row);
-        return present;
+        if (!present) return false;
+        const u64 code = code_at(group, row);
+        record = record_at<Record>(group, least, row, code);
+        return group.codes_kept[0] <= code && code <= group.codes_kept[1];
     };
-    write_some(rows, records, rows, group.cursor, load, keep);
+    write_some(rows, records, group.room, group.cursor, load, keep);
 #else
     const u64 threads = u64(gridDim.x) * THREADS;
     for (u64 from = u64(blockIdx.x) * THREADS + threadIdx.x; from < rows; from += threads * UNROLL) {
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const u64 row = from + j * threads;
-            if (row < rows) records[row] = record_at<Record>(group, least, row);
+            if (row < rows) records[row] = record_at<Record>(group, least, row, code_at(group, row));
         }
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) *group.cursor = rows;

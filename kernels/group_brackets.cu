@@ -49,6 +49,7 @@ struct Brackets {
     u32 bits;             // bits of a key in a record
     u32 keeps_equal;      // 1: rows of brackets of one key are kept too
     u32 code_offset;
+    u32 codes_kept[2];    // if MASKED: the first and the last code of the groups whose rows count
 };
 
 extern "C" __constant__ u32 gb_sizes[4] = {sizeof(Brackets), sizeof(Key), sizeof(Bracket), MOST_BRACKETS};
@@ -70,6 +71,9 @@ __device__ __forceinline__ Row row_at(const Brackets& plan, u64 index) {
     if (row.present) {
         row.value = plan.column.values[index];
         row.code = plan.codes[index] + plan.code_offset;
+#if MASKED
+        row.present = plan.codes_kept[0] <= row.code && row.code <= plan.codes_kept[1];
+#endif
     }
     return row;
 }

@@ -8,7 +8,7 @@
 //
 //   gt_records   writes a record of each row that counts
 //   gt_order     reads row numbers from sorted records without groups
-//   gt_answer    writes the values of the best rows
+//   gt_answer    writes the values of the best rows, and what orders them
 //   gt_select_K  each warp finds the k best records of a chunk, sorted; K as in ws_runs_K
 //
 // Compiled for 32 bits if records have 64, and for 64 bits if records have 128, because an item of WarpSelect is a record. BATCH is 1, or a
@@ -66,6 +66,7 @@ struct AnswerPlan {
     const u64* order;     // of gt_answer: row at each place; null: the record has the value
     u8* out;              // `width` bytes each
     u8* out_valid;        // a byte for each value; null: all are valid
+    Record* out_orders;   // of gt_answer: the record of each value without the code of its group; null: not wanted
     u32 k, bits;          // bits of a record below the code of its group
     u32 first;            // 1: `from` are records
     u32 width;
@@ -269,7 +270,8 @@ __device__ __forceinline__ void put_value(const AnswerPlan& plan, Record code, u
 extern "C" __global__ void __launch_bounds__(THREADS) gt_answer(const __grid_constant__ AnswerPlan plan) {
     const u64 threads = u64(gridDim.x) * THREADS, count = plan.offsets[plan.groups];
     for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < count; i += threads) {
-        const Record code = best_record(plan, i) & low_bits(plan.value.bits);
+        const Record record = best_record(plan, i), code = record & low_bits(plan.value.bits);
+        if (plan.out_orders) plan.out_orders[i] = record & low_bits(plan.bits);
         WITH_WORD(plan.value.stride, put_value<Word>(plan, code, i))
     }
 }

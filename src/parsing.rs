@@ -92,17 +92,33 @@ pub fn depth(tokens: &[TokenWithSpan]) -> usize {
             Token::Comma => part.comma(),
             // Those of a list that is no deeper for being longer.
             _ if matches!(keyword, Keyword::WHEN | Keyword::THEN | Keyword::ELSE) => part.comma(),
-            Token::Word(_) if keyword == Keyword::NoKeyword => {}
-            Token::Whitespace(_)
-            | Token::Period
-            | Token::EOF
-            | Token::Number(..)
-            | Token::SingleQuotedString(_) => {}
+            token if is_leaf(token) => {}
             _ => part.operators += 1,
         }
         most = parts.last().map_or(most, |part| most.max(part.depth()));
     }
     most
+}
+
+/// Whether a token holds no other: a name, a value, what separates them.
+fn is_leaf(token: &Token) -> bool {
+    match token {
+        Token::Word(word) => matches!(
+            word.keyword,
+            Keyword::NoKeyword | Keyword::AS | Keyword::NULL | Keyword::TRUE | Keyword::FALSE
+        ),
+        Token::Whitespace(_)
+        | Token::Period
+        | Token::SemiColon
+        | Token::EOF
+        | Token::Number(..)
+        | Token::Placeholder(_)
+        | Token::SingleQuotedString(_)
+        | Token::EscapedStringLiteral(_)
+        | Token::NationalStringLiteral(_)
+        | Token::HexStringLiteral(_) => true,
+        _ => false,
+    }
 }
 
 /// Takes this word, which is in lower case.
@@ -183,6 +199,11 @@ mod tests {
                 20_001,
             ),
             (vec!["SELECT 1"; 4000].join(" UNION ALL "), 11_998),
+            // IS and OR, but not NULL.
+            (
+                format!("SELECT foo WHERE {}", vec!["foo IS NULL"; 6000].join(" OR ")),
+                12_001,
+            ),
         ] {
             let refused = refusal(&sql).unwrap_or_default();
             assert!(
@@ -198,6 +219,11 @@ mod tests {
             format!("SELECT {}", vec!["1 + 2"; 50_000].join(", ")),
             format!("INSERT INTO t VALUES {}", vec!["(-1, 'a')"; 50_000].join(", ")),
             format!("SELECT x IN ({})", vec!["-1"; 50_000].join(",")),
+            format!("SELECT {}", vec!["foo AS bar"; 50_000].join(" ")),
+            format!(
+                "SELECT {}",
+                vec!["NULL TRUE FALSE E'a' N'a' X'ab' 'a' $1"; 10_000].join(" ")
+            ),
             format!(
                 "SELECT CASE {} ELSE 3 END",
                 vec!["WHEN x > 1 THEN 2"; 50_000].join(" ")

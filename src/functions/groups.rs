@@ -61,7 +61,7 @@ impl<C: Collected> AskedOfGroups<C> for TypedAnswerSpec<C::Spec> {
         let (mut found, mut counts) = (Found::default(), Vec::new());
         for ends in starts.windows(2) {
             let items = &mut items[ends[0]..ends[1]];
-            counts.push(values.find(self, items, |n| plans.of(n), &mut found)?);
+            counts.push(values.find(self, items, |n| plans.of(n).clone(), &mut found)?);
         }
         let answers = C::answers(self.quantile_spec(), self.spec(), &found)?;
         self.group_rows(answers, &counts)

@@ -60,9 +60,9 @@ pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
 
 /// Reads `columns` of a table into the memory of a device: the device of `quantiles.device`, or device 0 for `auto` and `cuda`.
 ///
-/// With `cuda:all` the partitions of the table are spread over all devices of the machine. Then only exact quantiles without groups run on
-/// the devices, each of which reads its share once, and all other queries run over the table itself. That is for tables that one device
-/// has no room for, or for queries of many ranks.
+/// With `cuda:all` the partitions of the table are spread over all devices of the machine. Each device reads its share, for quantiles of
+/// groups the shares of the others too. The nearest rows of many queries, and joins, run over the table itself. That is for tables that one
+/// device has no room for, and for queries of many ranks or many groups.
 ///
 /// If the table is pinned already, the new columns replace the old ones when all are read. Until then the old ones answer queries, and
 /// both take memory; if that is too much, unpin the table first.

@@ -2,7 +2,7 @@
 
 use datafusion::common::Result;
 
-use super::Fraction;
+use super::{Fraction, QuantileSpec};
 
 /// The position of an answer: between two ranks (from 1, from the least value), `weight` of the way from `low` to
 /// `high`.
@@ -58,6 +58,21 @@ impl<T> Default for Found<T> {
 }
 
 impl<T> Found<T> {
+    /// Nothing, with room for the answers of so many groups.
+    pub(crate) fn with_capacity(quantile_spec: &QuantileSpec, groups: usize) -> Self {
+        let all = groups * quantile_spec.quantiles.len();
+        let between = if quantile_spec.method.interpolates() {
+            all
+        } else {
+            0
+        };
+        Self {
+            low: Vec::with_capacity(all),
+            high: Vec::with_capacity(between),
+            picks: Vec::with_capacity(between),
+        }
+    }
+
     /// Adds the values of one group. `value_at` gives the key, or byte string, of a rank from 1.
     ///
     /// # Errors

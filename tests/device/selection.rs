@@ -39,6 +39,7 @@ pub(crate) fn best(
         groups: &groups,
         keys,
         answer: TopAnswer::Values(value),
+        others: &[],
         least,
         k,
         forced: Some(method),

@@ -356,12 +356,11 @@ async fn spread_tables() {
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
-    for sql in [
-        "SELECT i32, exact_quantiles(f64, 0.5) FROM t GROUP BY i32",
-        "SELECT i32, topk_by(i32, f64, 3) FROM t GROUP BY i32",
-    ] {
-        assert!(!physical_plan(&ctx, sql).await.contains("Pinned"), "{sql}");
-    }
+    let grouped = "SELECT i32, exact_quantiles(f64, 0.5) FROM t GROUP BY i32";
+    assert!(physical_plan(&ctx, grouped).await.contains(&both));
+    // Group, key and value span 160 bits: one device would put values in order, several do not.
+    let wide = "SELECT i32, topk_by(f64, f64, 3) FROM t GROUP BY i32";
+    assert!(!physical_plan(&ctx, wide).await.contains("Pinned"));
     // Only one of the two devices.
     set(&ctx, "device", "cuda:1").await;
     datafusion_quantiles::statement::sql(&ctx, "PIN TABLE t (f64, i32)")
@@ -387,7 +386,7 @@ async fn spread_tables() {
 async fn best_rows_of_spread_tables() {
     const ROWS: i64 = 100_003;
     let ctx = session(4);
-    use_devices(&ctx, two_devices());
+    use_devices(&ctx, devices(3));
     let create = format!(
         "CREATE TABLE t AS SELECT value AS id, value * 7919 % {ROWS} AS x, CAST(value % 17 AS INT) AS tie, \
          CASE WHEN value % 3 > 0 THEN value * 31 % 1000 END AS maybe, CAST(sin(CAST(value AS DOUBLE)) AS REAL) AS f, \
@@ -413,6 +412,11 @@ async fn best_rows_of_spread_tables() {
         "SELECT topk_by(maybe, tie, 6000), topk_by(id, tie, 7, 'asc') FROM t WHERE x < 60000",
         "SELECT topk_by(maybe, maybe, 100000, 'asc'), topk_by(id, f, 60000) FILTER (WHERE tie <> 4) FROM t",
         "SELECT topk_by(id, x, 3) FROM t WHERE id < 0",
+        "SELECT tie, topk_by(id, x, 7), max_by(maybe, x), min_by(x, maybe, 3) FROM t GROUP BY tie ORDER BY tie",
+        "SELECT tie, maybe, topk_by(id, f, 2) FILTER (WHERE x > 50) FROM t GROUP BY tie, maybe ORDER BY tie, maybe",
+        "SELECT maybe, exact_quantiles(f, [0.1, 0.5]), median(x), count(maybe) FROM t WHERE id > 9 GROUP BY maybe ORDER BY maybe",
+        "SELECT id, tie FROM t QUALIFY row_number() OVER (PARTITION BY tie ORDER BY x) <= 3 ORDER BY id",
+        "SELECT DISTINCT ON (maybe) maybe, x FROM t WHERE tie > 2 ORDER BY maybe, x DESC",
         "SELECT id, array_distance(v, [0.1, 0.2, 3]) AS d FROM t ORDER BY d, id LIMIT 20",
         "SELECT id, x FROM t WHERE tie > 8 ORDER BY cosine_distance(v, [1, 0.5, 0.25]) DESC, id LIMIT 3000",
     ] {

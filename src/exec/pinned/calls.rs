@@ -13,7 +13,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::table::{PinnedShare, PinnedTable};
 use crate::kernel::cuda::source::ColumnFormat;
-use crate::kernel::cuda::{DeviceColumn, Groups, Predicate, Report, RowMask, Selection};
+use crate::kernel::cuda::{DeviceColumn, OtherShare, Predicate, Report, RowMask, Selection, SpreadGroups};
+use crate::key::KeySpec;
 use crate::threads::{Stop, scoped_map};
 
 /// A pinned column with a filter.
@@ -24,6 +25,9 @@ pub(crate) struct FilteredColumn {
     /// The condition for a row to count. `None`: all rows count.
     pub(crate) filter: Option<Predicate>,
 }
+
+/// The rows of a share in which a filter holds, and the number of these that are not NULL in some column.
+pub(super) type CountedMask = (Arc<RowMask>, u64);
 
 /// The calls of a query over pinned columns, and their computation on a device.
 pub(crate) trait PinnedCalls: Debug + Send + Sync {
@@ -132,22 +136,45 @@ impl<'a> OnDevice<'a> {
         &self.share().columns[index]
     }
 
-    /// The groups of the device's rows by these pinned columns.
+    /// These pinned columns of each share.
+    fn columns_of_shares(&self, indices: &[usize]) -> Vec<Vec<&'a DeviceColumn>> {
+        let shares = self.table.shares().iter();
+        let columns = shares.map(|share| {
+            indices
+                .iter()
+                .map(|index| share.columns[*index].as_ref())
+                .collect()
+        });
+        columns.collect()
+    }
+
+    /// The columns of keys and of values, at these indices, of all shares but the one that is meant.
+    pub(super) fn other_shares(&self, keys: usize, values: Option<usize>) -> Vec<OtherShare<'a>> {
+        let shares = self.table.shares().iter().enumerate();
+        let others = shares.filter(|(share, _)| *share != self.share);
+        let others = others.map(|(_, share)| OtherShare {
+            keys: &share.columns[keys],
+            values: values.map(|index| share.columns[index].as_ref()),
+        });
+        others.collect()
+    }
+
+    /// The groups of the rows of all shares by these pinned columns.
     ///
     /// # Errors
-    /// As [`Groups::try_new`].
-    pub(super) fn groups(&mut self, by: &[usize]) -> Result<Groups<'a>> {
-        let columns: Vec<_> = by.iter().map(|index| self.column(*index)).collect();
-        Groups::try_new(&columns, self.limit, self.timed, &mut self.report)
+    /// As [`SpreadGroups::try_new`].
+    pub(super) fn groups(&mut self, by: &[usize]) -> Result<SpreadGroups<'a>> {
+        let columns = self.columns_of_shares(by);
+        SpreadGroups::try_new(&columns, self.limit, self.timed, &mut self.report)
     }
 
     /// As [`Self::groups`]; `None` if a device cannot number so many groups.
     ///
     /// # Errors
-    /// As [`Groups::fitting`].
-    pub(super) fn fitting_groups(&mut self, by: &[usize]) -> Result<Option<Groups<'a>>> {
-        let columns: Vec<_> = by.iter().map(|index| self.column(*index)).collect();
-        Groups::fitting(&columns, self.limit, self.timed, &mut self.report)
+    /// As [`SpreadGroups::fitting`].
+    pub(super) fn fitting_groups(&mut self, by: &[usize]) -> Result<Option<SpreadGroups<'a>>> {
+        let columns = self.columns_of_shares(by);
+        SpreadGroups::fitting(&columns, self.limit, self.timed, &mut self.report)
     }
 
     /// The values of rows of the device in pinned columns, as a batch of this schema.
@@ -178,12 +205,44 @@ impl<'a> OnDevice<'a> {
         }
     }
 
+    /// For each share a bitmap of its rows of a filter, and the number of these that are not NULL in the pinned column at this index.
+    pub(super) fn masks_of_shares(
+        &mut self,
+        filter: Option<&Predicate>,
+        column: usize,
+    ) -> Result<Vec<Option<CountedMask>>> {
+        let (table, shares) = (self.table, 0..self.table.shares().len());
+        let masks = shares.map(|share| {
+            let column = &table.shares()[share].columns[column];
+            self.mask_of_share(share, filter, column)
+        });
+        masks.collect()
+    }
+
+    /// For each share a selection in the rows of the pinned column at this index, whose keys are those of `spec`, or only in those of `masks`.
+    pub(super) fn among_shares<'b>(
+        &self,
+        column: usize,
+        spec: &KeySpec,
+        masks: &'b [Option<CountedMask>],
+    ) -> Vec<Selection<'b>>
+    where
+        'a: 'b,
+    {
+        let shares = self.table.shares().iter().zip(masks);
+        let among = shares.map(|(share, mask)| {
+            let column: &'a DeviceColumn = &share.columns[column];
+            self.among(column, column.format(spec), mask.as_ref())
+        });
+        among.collect()
+    }
+
     /// A bitmap of the device's rows of a filter, and the number of these that are not NULL in `column`.
     pub(super) fn mask(
         &mut self,
         filter: Option<&Predicate>,
         column: &DeviceColumn,
-    ) -> Result<Option<(Arc<RowMask>, u64)>> {
+    ) -> Result<Option<CountedMask>> {
         self.mask_of_share(self.share, filter, column)
     }
 
@@ -193,7 +252,7 @@ impl<'a> OnDevice<'a> {
         share: usize,
         filter: Option<&Predicate>,
         column: &DeviceColumn,
-    ) -> Result<Option<(Arc<RowMask>, u64)>> {
+    ) -> Result<Option<CountedMask>> {
         let Some(filter) = filter else {
             return Ok(None);
         };

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
-use datafusion::arrow::compute::take;
+use datafusion::arrow::compute::{interleave, take};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 
-use super::calls::{OnDevice, PinnedCalls, distinct};
-use super::groups::{GROUP_BYTES, all_codes, by_code, chunked_rows, own_groups};
+use super::calls::{CountedMask, OnDevice, PinnedCalls, distinct};
+use super::group_tops::GroupTops;
+use super::groups::{GROUP_BYTES, all_codes, by_code, in_chunks, own_groups};
 use super::table::PinnedTable;
-use super::topk::{PinnedTopKCall, value_bytes};
+use super::topk::{PinnedTopKCall, ROW_BYTES, value_bytes};
 use crate::exec::operator::comma_separated;
 use crate::functions::topk::{firsts, lists};
-use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask, TopAnswer};
+use crate::kernel::cuda::{GroupTopSelection, Groups, OtherShare, Predicate, SpreadGroups, TopAnswer};
 use crate::key::KeySpec;
 
 /// Calls over pinned columns by group, one output column for each after the group columns.
@@ -28,11 +29,12 @@ pub(crate) struct PinnedGroupTopK {
 }
 
 impl PinnedTopKCall {
-    /// The selection of this call, in the rows of `mask` or in all rows.
+    /// The selection of this call in the share that is meant, in the rows of `mask` or in all rows.
     fn selection<'b>(
         &self,
         groups: &'b Groups<'b>,
-        mask: Option<&'b (Arc<RowMask>, u64)>,
+        mask: Option<&'b CountedMask>,
+        others: &'b [OtherShare<'b>],
         on: &OnDevice<'b>,
     ) -> Result<GroupTopSelection<'b>> {
         let column = on.column(self.key.column);
@@ -41,29 +43,50 @@ impl PinnedTopKCall {
             groups,
             keys: on.among(column, format, mask),
             answer: TopAnswer::Values(on.column(self.value)),
+            others,
             least: self.call.ascending,
             k: self.call.rows() as u64,
             forced: None,
         })
     }
 
-    fn group_rows(&self, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<GroupTop> {
-        let mask = on.mask(self.key.filter.as_ref(), on.column(self.key.column))?;
-        let selection = self.selection(groups, mask.as_ref(), on)?;
-        let (memory, each) = (&on.memory, value_bytes(on.column(self.value)));
-        selection.rows(&mut on.report, |groups, rows| {
-            memory.try_grow(groups * GROUP_BYTES + rows * each)
-        })
+    /// The columns of this call in the other shares.
+    fn other_shares<'b>(&self, on: &OnDevice<'b>) -> Vec<OtherShare<'b>> {
+        on.other_shares(self.key.column, Some(self.value))
     }
 
-    /// The answer of this call for each of the groups `codes`. Some of them can have no rows in `top`.
-    fn group_answers(&self, top: &GroupTop, codes: &[u64]) -> Result<ArrayRef> {
-        let own = own_groups(codes, &top.codes);
-        let (from, end) = (top.offsets[own.start], top.offsets[own.end]);
-        // A slice would count, and keep, the memory of all values.
-        let rows = UInt32Array::from_iter_values(0..(end - from) as u32);
-        let values = take(top.values.slice(from, end - from).as_ref(), &rows, None)?;
-        let lengths = by_code(codes, &top.codes, |group| top.length(group))?;
+    /// The best rows of each share.
+    fn group_rows<'b>(&self, groups: &SpreadGroups<'b>, on: &mut OnDevice<'b>) -> Result<GroupTops> {
+        let shares = on.on_each(|on| {
+            let mask = on.mask(self.key.filter.as_ref(), on.column(self.key.column))?;
+            let others = self.other_shares(on);
+            let selection = self.selection(groups.of_share(on.share)?, mask.as_ref(), &others, on)?;
+            let merged = if on.table.is_spread() { ROW_BYTES } else { 0 };
+            let (memory, each) = (&on.memory, value_bytes(on.column(self.value)) + merged);
+            selection.rows(&mut on.report, |groups, rows| {
+                memory.try_grow(groups * GROUP_BYTES + rows * each)
+            })
+        })?;
+        Ok(GroupTops::new(shares))
+    }
+
+    /// The answer of this call for each of the groups `codes`. Some of them can have no rows in `tops`.
+    fn group_answers(&self, tops: &GroupTops, codes: &[u64]) -> Result<ArrayRef> {
+        let (values, lengths) = match tops.shares() {
+            [top] => {
+                let own = own_groups(codes, &top.codes);
+                let (from, end) = (top.offsets[own.start], top.offsets[own.end]);
+                // A slice would count, and keep, the memory of all values.
+                let rows = UInt32Array::from_iter_values(0..(end - from) as u32);
+                let values = take(top.values.slice(from, end - from).as_ref(), &rows, None)?;
+                (values, by_code(codes, &top.codes, |group| top.length(group))?)
+            }
+            shares => {
+                let (places, lengths) = tops.places(codes, self.call.rows())?;
+                let values: Vec<_> = shares.iter().map(|top| top.values.as_ref()).collect();
+                (interleave(&values, &places)?, lengths)
+            }
+        };
         match self.call.k {
             Some(_) => lists(&values, &lengths),
             None => firsts(&values, &lengths),
@@ -76,14 +99,16 @@ impl PinnedCalls for PinnedGroupTopK {
         let groups = on.groups(&self.groups)?;
         let tops = self.calls.iter().map(|call| call.group_rows(&groups, on));
         let tops = tops.collect::<Result<Vec<_>>>()?;
-        let known = self.calls.iter().zip(&tops);
-        let known = known.map(|(call, top)| (&call.key, top.codes.as_slice()));
+        let found: Vec<_> = tops.iter().map(GroupTops::codes).collect();
+        let known = self.calls.iter().zip(&found);
+        let known = known.map(|(call, codes)| (&call.key, codes.as_ref()));
         let codes = all_codes(&groups, self.groups[0], self.filter.as_ref(), known, on)?;
-        let own = tops.iter().map(|top| top.codes.as_slice());
-        chunked_rows(&codes, own, |codes| {
+        let own = tops.iter().flat_map(GroupTops::shares);
+        let own = own.map(|top| top.codes.as_slice());
+        in_chunks(&codes, own, |codes| {
             let mut columns = groups.values(codes)?;
-            for (call, top) in self.calls.iter().zip(&tops) {
-                columns.push(call.group_answers(top, codes)?);
+            for (call, tops) in self.calls.iter().zip(&tops) {
+                columns.push(call.group_answers(tops, codes)?);
             }
             Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
         })
@@ -94,7 +119,8 @@ impl PinnedCalls for PinnedGroupTopK {
             return Ok(false);
         };
         for call in &self.calls {
-            let selection = call.selection(&groups, None, on)?;
+            let others = call.other_shares(on);
+            let selection = call.selection(groups.of_share(on.share)?, None, &others, on)?;
             if !selection.fits(&mut on.report)? {
                 return Ok(false);
             }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::arrow::datatypes::SchemaRef;
@@ -16,11 +16,11 @@ use super::table::PinnedTable;
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::operator::comma_separated;
-use crate::kernel::cpu::groups::segments::{GroupAnswers, Plan, Plans};
-use crate::kernel::cuda::{GroupRanks, Groups, PickedKeys, Predicate, RowMask, Segments};
+use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
+use crate::kernel::cuda::{GroupRanks, PickedKeys, Predicate, Segments, SpreadGroups};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
-use crate::threads::{Stop, scoped_map};
+use crate::threads::{Stop, locked, scoped_map};
 
 /// Bytes of host memory for each key of the answer: the key, as it comes and as a number, and its value.
 const KEY_BYTES: usize = 96;
@@ -64,6 +64,8 @@ struct SelectedGroups {
 /// The ranks that the calls over one column need of each group.
 struct CallRanks {
     quantile_specs: Arc<[QuantileSpec]>,
+    /// The plans of the numbers of rows that were asked for.
+    plans: Mutex<Plans>,
     /// Most ranks of a group.
     each: usize,
     memory: MemoryReservation,
@@ -76,6 +78,7 @@ impl CallRanks {
         };
         Self {
             each: quantile_specs.iter().map(most_ranks).sum(),
+            plans: Mutex::new(Plans::new(Arc::clone(&quantile_specs))),
             quantile_specs,
             memory,
         }
@@ -89,7 +92,7 @@ impl GroupRanks for CallRanks {
 
     /// Where calls share ranks, the last one takes the places that are left.
     fn of(&self, n: u64) -> Vec<u64> {
-        let mut ranks = Plan::new(&self.quantile_specs, n).ranks;
+        let mut ranks = locked(&self.plans).of(n).ranks.clone();
         let last = ranks.last().copied().unwrap_or(1);
         ranks.resize(self.each, last);
         ranks
@@ -119,15 +122,19 @@ impl PinnedGroups {
         }
     }
 
-    fn select(&self, column: usize, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<SelectedGroups> {
+    fn select(
+        &self,
+        column: usize,
+        groups: &SpreadGroups<'_>,
+        on: &mut OnDevice<'_>,
+    ) -> Result<SelectedGroups> {
         let source = &self.sources[column];
-        let values = on.column(source.column);
-        let mask = on.mask(source.filter.as_ref(), values)?;
+        let masks = on.masks_of_shares(source.filter.as_ref(), source.column)?;
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.aggregates.calls_of(column);
         let quantile_specs = quantile_specs.map(|call| call.answer_spec().quantile_spec().clone());
         let ranks = CallRanks::new(quantile_specs.collect(), on.memory.new_empty());
-        let among = on.among(values, values.format(&spec), mask.as_ref());
+        let among = on.among_shares(source.column, &spec, &masks);
         let (segments, keys) = groups.select(&among, &mut on.report, &ranks)?;
         Ok(SelectedGroups {
             segments,
@@ -141,7 +148,7 @@ impl PinnedGroups {
     fn codes<'a>(
         &'a self,
         selected: &'a [SelectedGroups],
-        groups: &Groups<'_>,
+        groups: &SpreadGroups<'_>,
         on: &mut OnDevice<'_>,
     ) -> Result<Cow<'a, [u64]>> {
         let known = self.sources.iter().zip(selected);
@@ -154,10 +161,10 @@ impl PinnedGroups {
         &self,
         count: &PinnedCount,
         selected: &'a [SelectedGroups],
-        groups: &Groups<'_>,
+        groups: &SpreadGroups<'_>,
         on: &mut OnDevice<'_>,
     ) -> Result<Cow<'a, Segments>> {
-        let has_nulls = |column: usize| on.table.column(column).has_nulls();
+        let has_nulls = |column: usize| on.table.has_nulls(column);
         let column = count.column.filter(|column| has_nulls(*column));
         // A column that was selected has these counts if it has values in the same rows.
         let is_same = |source: &FilteredColumn| {
@@ -177,7 +184,7 @@ impl PinnedGroups {
     fn rows(
         &self,
         codes: &[u64],
-        groups: &Groups<'_>,
+        groups: &SpreadGroups<'_>,
         (selected, counted): (&[SelectedGroups], &[Cow<'_, Segments>]),
         schema: &SchemaRef,
     ) -> Result<RecordBatch> {
@@ -202,28 +209,31 @@ impl PinnedGroups {
 
 /// The groups of the rows of `filter`, with the number of these rows.
 fn present(
-    groups: &Groups<'_>,
+    groups: &SpreadGroups<'_>,
     group_column: usize,
     filter: Option<&Predicate>,
     on: &mut OnDevice<'_>,
 ) -> Result<Segments> {
-    let mask = on.mask(filter, on.column(group_column))?;
-    let segments = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
+    let masks = on.masks_of_shares(filter, group_column)?;
+    let masks = masks
+        .iter()
+        .map(|mask| mask.as_ref().map(|(mask, _)| mask.bits()));
+    let segments = groups.present(&masks.collect::<Vec<_>>(), &mut on.report)?;
     on.memory.try_grow(segments.codes.len() * GROUP_BYTES)?;
     Ok(segments)
 }
 
 /// The codes of all groups of the rows of `filter`, ascending. `known` has the codes of the groups in which calls found values.
 pub(super) fn all_codes<'a>(
-    groups: &Groups<'_>,
+    groups: &SpreadGroups<'_>,
     group_column: usize,
     filter: Option<&Predicate>,
     mut known: impl Iterator<Item = (&'a FilteredColumn, &'a [u64])>,
     on: &mut OnDevice<'_>,
 ) -> Result<Cow<'a, [u64]>> {
     // If a column has a value in every row that makes a group, its codes are all.
-    let all = known
-        .find(|(source, _)| source.filter.as_ref() == filter && !on.table.column(source.column).has_nulls());
+    let all =
+        known.find(|(source, _)| source.filter.as_ref() == filter && !on.table.has_nulls(source.column));
     match all {
         Some((_, codes)) => Ok(Cow::Borrowed(codes)),
         None => Ok(Cow::Owned(present(groups, group_column, filter, on)?.codes)),
@@ -241,9 +251,10 @@ fn work_chunks(groups: usize) -> Vec<Range<usize>> {
 impl SelectedGroups {
     /// The answers for each of the groups `codes`. Some of them can have no values in this column.
     fn answers(&self, codes: &[u64]) -> Result<Answers> {
-        let mut plans = Plans::new(Arc::clone(&self.ranks.quantile_specs));
-        let mut answers = GroupAnswers::new(plans.calls());
-        for group in own_groups(codes, &self.segments.codes) {
+        let mut plans = locked(&self.ranks.plans).clone();
+        let groups = own_groups(codes, &self.segments.codes);
+        let mut answers = GroupAnswers::with_capacity(&self.ranks.quantile_specs, groups.len());
+        for group in groups {
             let n = self.segments.length(group);
             let plan = plans.of(n);
             let key_at = |rank: u64| {
@@ -251,7 +262,7 @@ impl SelectedGroups {
                 let key = place.and_then(|place| self.keys.get(group * self.ranks.each + place));
                 key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {n} values of group {group}"))
             };
-            answers.add(n, &plan, &key_at)?;
+            answers.add(n, plan, &key_at)?;
         }
         let calls = self.ranks.quantile_specs.iter().zip(&answers.found);
         let calls = calls.map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found));
@@ -285,15 +296,15 @@ pub(super) fn by_code<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize)
     }
 }
 
-/// The rows of all groups, a batch for each work chunk. `rows` makes those of some of the groups `codes`; `own` has the groups of each call.
+/// What `made` makes of each work chunk of the groups `codes`, such as a batch of rows; `own` has the groups of each call.
 ///
 /// # Errors
-/// Errors of `rows`; an internal error for groups of a call that are not in `codes`.
-pub(super) fn chunked_rows<'a>(
+/// Errors of `made`; an internal error for groups of a call that are not in `codes`.
+pub(super) fn in_chunks<'a, R: Send>(
     codes: &[u64],
     own: impl Iterator<Item = &'a [u64]>,
-    rows: impl Fn(&[u64]) -> Result<RecordBatch> + Sync,
-) -> Result<Vec<RecordBatch>> {
+    made: impl Fn(&[u64]) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let chunks = work_chunks(codes.len());
     for own in own {
         let known = chunks
@@ -306,7 +317,7 @@ pub(super) fn chunked_rows<'a>(
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     scoped_map(processors, chunks, &Stop::default(), |chunk, _| {
-        rows(&codes[chunk])
+        made(&codes[chunk])
     })
 }
 
@@ -322,7 +333,7 @@ impl PinnedCalls for PinnedGroups {
         let own = selected.iter().map(|selected| &selected.segments);
         let own = own.chain(counted.iter().map(AsRef::as_ref));
         let own = own.map(|segments| segments.codes.as_slice());
-        chunked_rows(&codes, own, |codes| {
+        in_chunks(&codes, own, |codes| {
             self.rows(codes, &groups, (&selected, &counted), schema)
         })
     }
@@ -332,9 +343,8 @@ impl PinnedCalls for PinnedGroups {
             return Ok(false);
         };
         for (column, source) in self.sources.iter().enumerate() {
-            let values = on.column(source.column);
-            let format = values.format(&self.aggregates.columns[column].spec);
-            let among = on.among::<RowMask>(values, format, None);
+            let all = vec![None; on.table.shares().len()];
+            let among = on.among_shares(source.column, &self.aggregates.columns[column].spec, &all);
             if !groups.fits(&among, &mut on.report)? {
                 return Ok(false);
             }

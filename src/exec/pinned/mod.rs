@@ -3,6 +3,7 @@
 mod calls;
 mod group_rows;
 mod group_topk;
+mod group_tops;
 mod groups;
 mod nearest;
 mod quantiles;
@@ -141,10 +142,11 @@ impl Display for PinnedQuery {
 /// fails. The log has a warning then, the metric `cuda_fallback` is 1, and `EXPLAIN ANALYZE` shows the plan that ran as the input of this
 /// operator. With other settings the failure is the error of the query.
 ///
-/// Device memory: 4 bytes for each row of a table that is ordered by a distance; a workspace of up to 0.4 of the largest column (0.6 of the share of a device, if there are several), which is kept for
-/// the next query, within `quantiles.cuda_memory_limit`; with less memory the query is slower. Groups need 16 bytes for each row. They
-/// need 32 bytes if groups and values, or for best rows groups, keys and values, span more than 64 bits together. Host memory: about 100
-/// bytes for each row, group and rank of the answer, reserved in the memory pool.
+/// Device memory: 4 bytes for each row of a table that is ordered by a distance; a workspace of up to 0.4 of the largest column (0.6 of the
+/// share of a device, if there are several), which is kept for the next query, within `quantiles.cuda_memory_limit`; with less memory the
+/// query is slower. Groups need 16 bytes for each row of the table, on each device. They need 32 bytes if groups and values, or for best
+/// rows groups, keys and values, span more than 64 bits together. Host memory: about 100 bytes for each row, group and rank of the answer,
+/// reserved in the memory pool.
 ///
 /// | metric | meaning |
 /// | --- | --- |

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_null_array};
-use datafusion::arrow::compute::{concat, interleave_record_batch, take};
+use datafusion::arrow::compute::{concat, interleave, take};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 
-use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, batch_of, distinct};
 use super::table::PinnedTable;
 use crate::exec::operator::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
@@ -202,6 +202,34 @@ pub(super) fn value_bytes(column: &DeviceColumn) -> usize {
     4 * column.value_bytes()
 }
 
+/// The values of rows in these pinned columns. A row is the share that has it and its number there.
+pub(super) fn fetched(
+    rows: &[(usize, u64)],
+    columns: &[usize],
+    on: &mut OnDevice<'_>,
+) -> Result<Vec<ArrayRef>> {
+    let of_shares = on.on_each(|on| {
+        let own = rows.iter().filter(|(share, _)| *share == on.share);
+        let own: Vec<u64> = own.map(|(_, row)| *row).collect();
+        let how = (on.limit, on.timed);
+        on.share().fetch(&own, columns, how, &mut on.report)
+    })?;
+    if let [only] = of_shares.as_slice() {
+        return Ok(only.clone());
+    }
+    let mut next = vec![0; of_shares.len()];
+    let places = rows.iter().map(|(share, _)| {
+        next[*share] += 1;
+        (*share, next[*share] - 1)
+    });
+    let places: Vec<_> = places.collect();
+    let columns = (0..columns.len()).map(|column| {
+        let values: Vec<_> = of_shares.iter().map(|fetched| fetched[column].as_ref()).collect();
+        Ok(interleave(&values, &places)?)
+    });
+    columns.collect()
+}
+
 /// The first rows of a table in the order of a column that has no NULLs.
 #[derive(Debug)]
 pub(crate) struct PinnedRows {
@@ -253,22 +281,8 @@ impl PinnedCalls for PinnedRows {
     fn batches(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
         let of_devices = on.on_each(|on| self.first(on))?;
         let ordered = self.ordered(of_devices);
-        let fetched = on.on_each(|on| {
-            let own = ordered.iter().filter(|(share, _)| *share == on.share);
-            let rows: Vec<u64> = own.map(|(_, row)| *row).collect();
-            on.fetch(&rows, &self.columns, schema)
-        })?;
-        if let [only] = fetched.as_slice() {
-            return Ok(vec![only.clone()]);
-        }
-        let mut next = vec![0; fetched.len()];
-        let places = ordered.iter().map(|(share, _)| {
-            next[*share] += 1;
-            (*share, next[*share] - 1)
-        });
-        let places: Vec<_> = places.collect();
-        let fetched: Vec<_> = fetched.iter().collect();
-        Ok(vec![interleave_record_batch(&fetched, &places)?])
+        let columns = fetched(&ordered, &self.columns, on)?;
+        Ok(vec![batch_of(schema, columns, ordered.len())?])
     }
 
     fn columns(&self) -> Vec<usize> {

@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::{NoUninit, Pod};
+use bytemuck::Pod;
 use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
 use datafusion::common::{Result, internal_err};
 
 use super::device::Device;
-use super::report::Report;
 
 /// Memory of one device, aligned to 256 bytes. The device counts its bytes as held.
 #[derive(Debug)]
@@ -109,68 +108,6 @@ impl DeviceBuffer {
         let copied = device.stream.memcpy_dtod(&from, &mut to);
         copied.map_err(|error| device.failed("copying on the device", error))?;
         Ok(bytes)
-    }
-
-    /// Waits for the stream, and copies the bytes from the byte `at` on to all of `host`.
-    pub(super) fn read(&self, at: usize, host: &mut [u8]) -> Result<()> {
-        let device = &self.device;
-        let failed = |error| device.failed("copying from the device", error);
-        if host.is_empty() {
-            return Ok(());
-        }
-        let Some(view) = self.view(at, at + host.len()) else {
-            return internal_err!("{} bytes at {at} of a buffer of {}", host.len(), self.bytes);
-        };
-        device.stream.memcpy_dtoh(&view, host).map_err(failed)?;
-        device.synchronize("copying from the device")
-    }
-
-    /// Waits for the stream, and returns a range of bytes.
-    pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
-        self.to_numbers(range)
-    }
-
-    /// Waits for the stream, and returns the numbers in a range of bytes.
-    pub(super) fn to_numbers<T: Pod>(&self, range: Range<usize>) -> Result<Vec<T>> {
-        let mut numbers = vec![T::zeroed(); range.len() / size_of::<T>()];
-        self.read(range.start, bytemuck::cast_slice_mut(&mut numbers))?;
-        Ok(numbers)
-    }
-
-    /// Waits for the stream, and returns the number of 64 bits at the byte `at`.
-    pub(super) fn number(&self, at: usize) -> Result<u64> {
-        let numbers = self.to_host(at..at + size_of::<u64>())?;
-        Ok(numbers
-            .first_chunk()
-            .map_or(0, |bytes| u64::from_le_bytes(*bytes)))
-    }
-
-    /// A new buffer with these numbers. Fails if this crate would then hold more than `limit` bytes of the device's memory. Waits for
-    /// the device.
-    pub(super) fn from_numbers<T: NoUninit>(
-        device: &Arc<Device>,
-        numbers: &[T],
-        limit: Option<u64>,
-        report: &mut Report,
-    ) -> Result<Self> {
-        let bytes: &[u8] = bytemuck::cast_slice(numbers);
-        let mut buffer = device.allocate(bytes.len(), limit)?;
-        if !bytes.is_empty() {
-            buffer.fill(bytes)?;
-        }
-        report.bytes_to_device += bytes.len() as u64;
-        Ok(buffer)
-    }
-
-    /// Copies `host` to the front of the buffer, and waits for the copy.
-    pub(super) fn fill(&mut self, host: &[u8]) -> Result<()> {
-        let device = Arc::clone(&self.device);
-        let Some(mut to) = self.view_mut(0, host.len()) else {
-            return internal_err!("{} bytes for a buffer of {}", host.len(), self.bytes);
-        };
-        let copied = device.stream.memcpy_htod(host, &mut to);
-        copied.map_err(|error| device.failed("copying to the device", error))?;
-        device.synchronize("copying to the device")
     }
 }
 

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An NVIDIA device of this machine.
 ///
-/// It keeps the memory of a query that has ended, and the page-locked memory of uploads, for the next query. If no query comes for
+/// It keeps the memory of a query that has ended, and the page-locked memory of copies, for the next query. If no query comes for
 /// 10 seconds, that memory goes back to the system.
 pub struct Device {
     ordinal: usize,
@@ -52,7 +52,10 @@ pub struct Device {
     pub(super) modules: Modules,
     /// Locked by the query that works in the workspace; filled between queries.
     workspace: Mutex<Option<IdleWorkspace>>,
+    /// Stages of uploads that have ended.
     stages: Mutex<Vec<IdleStage>>,
+    /// The stages of all other copies; locked by the copy that uses them.
+    transfer_stages: Mutex<Vec<IdleStage>>,
     idle: Mutex<IdleMemory>,
     /// Most bytes of `idle`.
     most_idle: u64,
@@ -146,6 +149,7 @@ impl Device {
             modules: Modules::default(),
             workspace: Mutex::default(),
             stages: Mutex::default(),
+            transfer_stages: Mutex::default(),
             idle: Mutex::default(),
             most_idle: memory as u64 / IDLE_FRACTION,
             watch: IdleWatch::new(PATIENCE),
@@ -343,12 +347,18 @@ impl Device {
 
     fn free_idle(&self) {
         locked(&self.stages).clear();
+        locked(&self.transfer_stages).clear();
         locked(&self.idle).shrink(0);
     }
 
     /// A stage of an upload that has ended.
     pub(super) fn idle_stage(&self) -> Option<IdleStage> {
         locked(&self.stages).pop()
+    }
+
+    /// The lock of the stages of copies that are no uploads of columns, for one copy at a time, and the stages that the one before has left.
+    pub(super) fn lock_transfer_stages(&self) -> MutexGuard<'_, Vec<IdleStage>> {
+        locked(&self.transfer_stages)
     }
 
     /// Keeps stages for the next upload: clearing new pages takes longer than filling them.

@@ -1,5 +1,6 @@
 //! Arrays of the values of some rows of columns on a device: the launches of `kernels/gather.cu`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayData, ArrayRef, BooleanArray, make_array};
@@ -66,11 +67,41 @@ impl Gather {
         })
     }
 
+    /// The first `count` rows whose numbers are in `rows`, which are less than `end`.
+    pub(super) fn over(
+        rows: DeviceBuffer,
+        (count, end): (usize, u64),
+        limit: Option<u64>,
+        timed: bool,
+    ) -> Self {
+        Self {
+            device: Arc::clone(rows.device()),
+            rows,
+            count,
+            end,
+            limit,
+            timed,
+        }
+    }
+
     /// The values of the rows in `column`, with exactly the bits that were uploaded. Waits for the device.
     ///
     /// # Errors
     /// As [`Self::try_new`]; an internal error for rows that the column does not have, or for a column on another device.
     pub fn values(&self, column: &DeviceColumn, report: &mut Report) -> Result<ArrayRef> {
+        self.some_values(0..self.count, column, report)
+    }
+
+    /// As [`Self::values`], for some of the rows: those at these indices.
+    ///
+    /// # Errors
+    /// As [`Self::values`]; an internal error for indices beyond the last row.
+    pub(crate) fn some_values(
+        &self,
+        indices: Range<usize>,
+        column: &DeviceColumn,
+        report: &mut Report,
+    ) -> Result<ArrayRef> {
         let (data_type, device) = (column.data_type(), &self.device);
         let Some(width) = fixed_bytes(data_type) else {
             return internal_err!("values of type {data_type} on a device");
@@ -78,34 +109,42 @@ impl Gather {
         if self.end > column.rows() || !Arc::ptr_eq(device, column.device()) {
             return internal_err!("row {} of a column of {}", self.end, column.rows());
         }
-        if self.count == 0 {
+        if indices.end > self.count {
+            return internal_err!("{indices:?} of {} rows", self.count);
+        }
+        let count = indices.len();
+        if count == 0 {
             return Ok(datafusion::arrow::array::new_empty_array(data_type));
         }
-        let launch = self.launch(vector_of(data_type).is_some())?;
+        let launch = self.launch(count, vector_of(data_type).is_some())?;
         // The values come first, because the buffer is aligned for them.
-        let bytes = self.count * width;
-        let out = device.allocate(bytes + self.count, self.limit)?;
+        let bytes = count * width;
+        let validity = if column.has_nulls() { count } else { 0 };
+        let out = device.allocate(bytes + validity, self.limit)?;
         let argument = GatherArgument {
             values: column.values_address(),
             validity: column.validity_address(),
-            rows: self.rows.address(),
+            rows: self.rows.address() + (indices.start * size_of::<u64>()) as u64,
             out: out.address(),
-            out_valid: out.address() + bytes as u64,
-            count: self.count as u64,
+            out_valid: match validity {
+                0 => 0,
+                _ => out.address() + bytes as u64,
+            },
+            count: count as u64,
             stride: column.value_bytes() as u32,
             width: width as u32,
         };
         let mut timeline = Timeline::start(device, self.timed)?;
         timeline.launch(&launch, &argument)?;
         timeline.end()?;
-        let values = array(data_type, self.count, &out)?;
+        let values = array(data_type, count, &out)?;
         timeline.report(report)?;
         report.bytes_from_device += out.len() as u64;
         Ok(values)
     }
 
     /// The launch, for values of a thread each or for vectors, which a warp copies.
-    fn launch(&self, vectors: bool) -> Result<Launch> {
+    fn launch(&self, count: usize, vectors: bool) -> Result<Launch> {
         let program = Program::of(KernelFile::Gather, ColumnFormat::ALL[0]);
         let kernels = Kernels::load(&self.device, &program, [0; 4])?;
         let (name, together) = if vectors {
@@ -113,7 +152,7 @@ impl Gather {
         } else {
             ("ga_values", THREADS)
         };
-        let blocks = (self.count as u32).div_ceil(together);
+        let blocks = (count as u32).div_ceil(together);
         let grid = [blocks.min(2 * self.device.multiprocessors()), THREADS];
         kernels.launch(name, grid, 0)
     }

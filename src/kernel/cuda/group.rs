@@ -10,11 +10,12 @@
 //! [`sort`](super::sort)); less in many short groups (see [`sort_groups`](super::sort_groups)). The time does not depend on the number of
 //! ranks. Device memory: two records for each row.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, make_array};
 use datafusion::arrow::buffer::NullBuffer;
-use datafusion::common::{Result, internal_err, resources_datafusion_err, resources_err};
+use datafusion::common::{DataFusionError, Result, internal_err, resources_datafusion_err, resources_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::{DeviceColumn, KeyRange};
@@ -47,6 +48,7 @@ kernel_argument! {
         pub(super) cursor: u64,
         pub(super) room: u64,
         least: [u64; 2],
+        codes_kept: [u64; 2],
         span: u64,
         bits: u32,
         wide: u32,
@@ -67,7 +69,7 @@ impl GroupArgument {
 }
 
 /// A column that rows are grouped by.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct GroupColumn<'a> {
     pub(super) column: &'a DeviceColumn,
     spec: KeySpec,
@@ -76,11 +78,13 @@ pub(super) struct GroupColumn<'a> {
     pub(super) least: KeyBits,
     /// Number of codes: most distinct values that there can be, NULL included.
     pub(super) span: u128,
+    /// Whether code 0 stands for NULL.
+    pub(super) has_null: bool,
 }
 
 impl GroupColumn<'_> {
     fn above_null(&self) -> u32 {
-        u32::from(self.column.has_nulls())
+        u32::from(self.has_null)
     }
 
     /// The values that codes stand for.
@@ -90,7 +94,7 @@ impl GroupColumn<'_> {
             .iter()
             .map(|code| self.least + code.saturating_sub(above_null));
         let values = self.spec.to_array(&keys.collect::<Vec<_>>())?;
-        if !self.column.has_nulls() || !codes.contains(&0) {
+        if !self.has_null || !codes.contains(&0) {
             return Ok(values);
         }
         let valid = NullBuffer::from_iter(codes.iter().map(|code| *code > 0));
@@ -100,20 +104,23 @@ impl GroupColumn<'_> {
 }
 
 /// The groups of the rows of a table on a device: the columns whose values tell groups apart.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Groups<'a> {
+    /// The device that groups rows. It can read the columns.
     pub(super) device: &'a Arc<Device>,
     pub(super) columns: Vec<GroupColumn<'a>>,
     /// Number of codes that groups can have.
     pub(super) numbers: u128,
+    /// The codes of the groups that the device looks at. `None`: all.
+    pub(super) kept: Option<RangeInclusive<u64>>,
     pub(super) rows: u64,
     pub(super) limit: Option<u64>,
     pub(super) timed: bool,
 }
 
-/// The rows of a table that become records.
+/// The rows of a table, or of a share of it, that become records.
 #[derive(Clone, Copy)]
-struct RecordRows<'b> {
+pub(super) struct RecordRows<'b> {
     /// The column whose keys go into the records, and its least key. `None`: records have no keys.
     keys: Option<(&'b Selection<'b>, KeyBits)>,
     /// A bitmap of the rows that count. `None`: all rows.
@@ -137,71 +144,75 @@ impl<'a> Groups<'a> {
         report: &mut Report,
     ) -> Result<Self> {
         may_fail!("cuda_group");
-        let groups = Self::fitting(columns, limit, timed, report)?;
-        groups.ok_or_else(|| {
-            resources_datafusion_err!(
-                "the values of {} group columns span more than 64 bits on the device",
-                columns.len()
-            )
-        })
+        let groups = Self::of_shares(&[columns.to_vec()], limit, timed, report)?;
+        let only = groups.and_then(|mut groups| groups.pop());
+        only.ok_or_else(|| Self::too_many(columns.len()))
     }
 
-    /// Groups as of [`Self::try_new`]; `None` if the codes of groups need more than 64 bits.
+    /// The error for groups by so many columns whose codes need too many bits.
+    pub(super) fn too_many(columns: usize) -> DataFusionError {
+        resources_datafusion_err!(
+            "the values of {columns} group columns span more than 64 bits on the device"
+        )
+    }
+
+    /// The groups of each share of a table's rows, by the columns of the share. A group has the same code in all shares. `None` if the
+    /// codes of groups need more than 64 bits.
     ///
     /// # Errors
     /// The other errors of [`Self::try_new`].
-    pub(crate) fn fitting(
-        columns: &[&'a DeviceColumn],
+    pub(super) fn of_shares(
+        shares: &[Vec<&'a DeviceColumn>],
         limit: Option<u64>,
         timed: bool,
         report: &mut Report,
-    ) -> Result<Option<Self>> {
-        let Some(first) = columns.first() else {
-            return internal_err!("groups by no columns");
-        };
-        let (device, rows) = (first.device(), first.rows());
-        if columns.iter().any(|column| column.rows() != rows) {
-            return internal_err!("groups by columns of several tables");
+    ) -> Result<Option<Vec<Self>>> {
+        let mut groups = Vec::with_capacity(shares.len());
+        for columns in shares {
+            let Some(first) = columns.first() else {
+                return internal_err!("groups by no columns");
+            };
+            let rows = first.rows();
+            if columns.iter().any(|column| column.rows() != rows) {
+                return internal_err!("groups by columns of several tables");
+            }
+            groups.push(Self {
+                device: first.device(),
+                columns: Vec::with_capacity(columns.len()),
+                numbers: 1,
+                kept: None,
+                rows,
+                limit,
+                timed,
+            });
         }
         let mut numbers = 1_u128;
-        let mut coded = Vec::with_capacity(columns.len());
-        for &column in columns {
-            let spec = KeySpec::try_new(column.data_type())?;
-            let format = column.format(&spec);
-            let range = key_range(column, format, limit, report)?;
+        for index in 0..shares.first().map_or(0, Vec::len) {
+            let columns: Vec<_> = shares.iter().map(|columns| columns[index]).collect();
+            let spec = KeySpec::try_new(columns[0].data_type())?;
+            let format = columns[0].format(&spec);
+            let range = range_of_all(&columns, format, limit, report)?;
+            let has_null = columns.iter().any(|column| column.has_nulls());
             let values = range.map_or(Some(0), |(least, most)| (most - least).checked_add(1));
-            let span = values.and_then(|values| values.checked_add(u128::from(column.has_nulls())));
+            let span = values.and_then(|values| values.checked_add(u128::from(has_null)));
             let product = span.and_then(|span| numbers.checked_mul(span.max(1)));
             let (Some(span), Some(product)) = (span, product.filter(|product| *product <= 1 << 64)) else {
                 return Ok(None);
             };
             numbers = product;
-            coded.push(GroupColumn {
-                column,
-                spec,
-                format,
-                least: range.map_or(0, |(least, _)| least),
-                span,
-            });
+            for (groups, column) in groups.iter_mut().zip(columns) {
+                groups.columns.push(GroupColumn {
+                    column,
+                    spec: spec.clone(),
+                    format,
+                    least: range.map_or(0, |(least, _)| least),
+                    span,
+                    has_null,
+                });
+            }
         }
-        Ok(Some(Self {
-            device,
-            columns: coded,
-            numbers,
-            rows,
-            limit,
-            timed,
-        }))
-    }
-
-    /// Whether the code of a group and a key of the column fit in a record of 128 bits, as [`Self::select`] needs it. Reads the column
-    /// once in its life.
-    ///
-    /// # Errors
-    /// An execution error if the device fails; `ResourcesExhausted` if it has no memory to find the range of the keys.
-    pub(crate) fn fits(&self, among: &Selection<'_>, report: &mut Report) -> Result<bool> {
-        let (_, shape) = self.key_shape(among, report)?;
-        Ok(shape.bytes().is_some())
+        groups.iter_mut().for_each(|groups| groups.numbers = numbers);
+        Ok(Some(groups))
     }
 
     /// The values of the group columns for groups with these codes, one array for each column.
@@ -226,53 +237,36 @@ impl<'a> Groups<'a> {
         Ok(columns)
     }
 
+    /// The rows in the bitmap `mask`, or all rows, as records without keys.
+    pub(super) fn rows_without_keys<'b>(&self, mask: Option<&'b DeviceBuffer>) -> RecordRows<'b> {
+        RecordRows {
+            keys: None,
+            mask,
+            most: self.rows,
+            shape: self.shape(0),
+        }
+    }
+
     /// The groups of the rows in the bitmap `mask`, or of all rows, and the number of rows of each. Waits for the device.
     ///
     /// # Errors
     /// `ResourcesExhausted` if the device's memory, or the limit on it, is too small; an execution error if the device fails.
     pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Segments> {
-        let rows = RecordRows {
-            keys: None,
-            mask,
-            most: self.rows,
-            shape: self.shape(0),
-        };
-        let (segments, _) = self.ordered(rows, report, |_| Ok(None))?;
+        let (segments, _) = ordered(&[(self, self.rows_without_keys(mask))], report, |_| Ok(None))?;
         Ok(segments)
     }
 
-    /// As [`Self::select`], by a sort of all rows, for the ranks that `table` gives. Keys count from the least key of the column.
-    pub(super) fn sorted(
-        &self,
-        among: &Selection<'_>,
-        (least, shape): (KeyBits, RecordShape),
-        report: &mut Report,
-        table: impl FnOnce(&Segments) -> Result<RankTable>,
-    ) -> Result<(Segments, PickedKeys)> {
-        let rows = RecordRows {
-            keys: Some((among, least)),
-            mask: among.mask.map(|(mask, _)| mask),
-            most: among.population(),
-            shape,
-        };
-        let (segments, keys) = self.ordered(rows, report, |segments| table(segments).map(Some))?;
-        if segments.records != among.population() {
-            return internal_err!(
-                "{} values were announced to the device, it found {}",
-                among.population(),
-                segments.records
-            );
-        }
-        Ok((segments, keys))
-    }
-
-    /// The least key of a column, and the shape of records with its keys.
+    /// The least key of a column, of which each of `among` has the rows of one share, and the shape of records with its keys.
     pub(super) fn key_shape(
         &self,
-        among: &Selection<'_>,
+        among: &[&Selection<'_>],
         report: &mut Report,
     ) -> Result<(KeyBits, RecordShape)> {
-        let range = key_range(among.column, among.format, self.limit, report)?;
+        let Some(first) = among.first() else {
+            return internal_err!("keys of no column");
+        };
+        let columns: Vec<_> = among.iter().map(|among| among.column).collect();
+        let range = range_of_all(&columns, first.format, self.limit, report)?;
         let (least, most) = range.unwrap_or((0, 0));
         Ok((least, self.shape(bits_of(most - least))))
     }
@@ -287,59 +281,6 @@ impl<'a> Groups<'a> {
     /// Whether a code takes 8 bytes.
     fn is_wide(&self) -> bool {
         self.numbers > 1 << 32
-    }
-
-    /// Makes records of rows, sorts them, and returns the groups and the keys at the ranks of `table`, if there is one.
-    fn ordered(
-        &self,
-        rows: RecordRows<'_>,
-        report: &mut Report,
-        table: impl FnOnce(&Segments) -> Result<Option<RankTable>>,
-    ) -> Result<(Segments, PickedKeys)> {
-        let Some(record_bytes) = rows.shape.bytes() else {
-            return resources_err!(
-                "groups and values on {} span {} bits together: 128 are allowed",
-                self.device,
-                rows.shape.key_bits + rows.shape.code_bits
-            );
-        };
-        if rows.most == 0 {
-            return Ok((Segments::default(), PickedKeys::default()));
-        }
-        let code_bytes = if self.is_wide() { 8 } else { 4 };
-        let mut layout = Places::default();
-        // Codes lie in the memory of the second buffer of records, which is used later.
-        let each = record_bytes.max(code_bytes * self.rows.div_ceil(rows.most) as usize);
-        let room = SortMemory::take(&mut layout, self.device, rows.most as usize, each);
-        let cursor = layout.take(size_of::<u64>());
-        let mut lease = WorkspaceLease::lock(self.device);
-        let work = &mut lease.reserve(layout.end(), HOST_BYTES, self.limit)?.device;
-        work.zero(cursor..cursor + size_of::<u64>())?;
-        let mut timeline = Timeline::start(self.device, self.timed)?;
-        let at = |place: usize| work.address() + place as u64;
-        self.number_rows(at(room.records[1]), &mut timeline, report)?;
-        let argument = GroupArgument {
-            codes: at(room.records[1]),
-            records: at(room.records[0]),
-            cursor: at(cursor),
-            ..self.argument(ColumnArgument::rows(self.rows, 0))
-        };
-        self.make_records(rows, argument, record_bytes, &mut timeline, report)?;
-        let count = work.number(cursor)?;
-        if count > rows.most {
-            return internal_err!("{count} records on the device, {} were announced", rows.most);
-        }
-        let mut sort = RecordSort::try_new(work, room, rows.shape, count, self.limit)?;
-        let heads = sort.sort_groups(&mut timeline)?;
-        let segments = sort.segments(&heads, report)?;
-        let keys = match table(&segments)? {
-            Some(table) => sort.ranks(&heads, &table, &mut timeline, report)?,
-            None => PickedKeys::default(),
-        };
-        timeline.end()?;
-        self.device.synchronize("grouping on the device")?;
-        timeline.report(report)?;
-        Ok((segments, keys))
     }
 
     fn argument(&self, column: ColumnArgument) -> GroupArgument {
@@ -372,7 +313,7 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// Writes a record of each row that counts.
+    /// Writes a record of each row that counts, behind those that are there already if [`Self::kept`] is set.
     fn make_records(
         &self,
         rows: RecordRows<'_>,
@@ -383,14 +324,19 @@ impl<'a> Groups<'a> {
     ) -> Result<()> {
         let mask = rows.mask.map_or(0, DeviceBuffer::address);
         report.bytes_read += rows.mask.map_or(0, DeviceBuffer::len) as u64;
+        let (first, last) = self
+            .kept
+            .as_ref()
+            .map_or((0, u64::MAX), |kept| kept.clone().into_inner());
         let argument = GroupArgument {
             bits: rows.shape.key_bits,
+            codes_kept: [first, last],
             ..argument
         };
         let (program, argument) = match rows.keys {
             Some((among, least)) => {
                 report.bytes_read += among.column.bytes() as u64;
-                let masked = among.column.has_nulls() || rows.mask.is_some();
+                let masked = among.column.has_nulls() || rows.mask.is_some() || self.kept.is_some();
                 let argument = GroupArgument {
                     column: ColumnArgument::of(among.column, mask),
                     least: halves(least),
@@ -404,7 +350,8 @@ impl<'a> Groups<'a> {
                     keyless: 1,
                     ..argument
                 };
-                (program(ColumnFormat::ALL[0], rows.mask.is_some()), argument)
+                let masked = rows.mask.is_some() || self.kept.is_some();
+                (program(ColumnFormat::ALL[0], masked), argument)
             }
         };
         let name = match record_bytes {
@@ -413,6 +360,90 @@ impl<'a> Groups<'a> {
         };
         timeline.launch(&launch(self.device, &program, name)?, &argument)
     }
+}
+
+/// A share of a table's rows: how they are grouped, and which of them count.
+pub(super) type Share<'b> = (&'b Groups<'b>, &'b Selection<'b>);
+
+/// As [`Groups::select`], by a sort of all rows of these shares, for the ranks that `table` gives. Keys count from the least key of the
+/// column.
+pub(super) fn sorted(
+    shares: &[Share<'_>],
+    (least, shape): (KeyBits, RecordShape),
+    report: &mut Report,
+    table: impl FnOnce(&Segments) -> Result<RankTable>,
+) -> Result<(Segments, PickedKeys)> {
+    let rows = shares.iter().map(|(groups, among)| {
+        let rows = RecordRows {
+            keys: Some((among, least)),
+            mask: among.mask.map(|(mask, _)| mask),
+            most: among.population(),
+            shape,
+        };
+        (*groups, rows)
+    });
+    let rows: Vec<_> = rows.collect();
+    ordered(&rows, report, |segments| table(segments).map(Some))
+}
+
+/// Makes records of the rows of shares, sorts them, and returns the groups and the keys at the ranks of `table`, if there is one.
+pub(super) fn ordered(
+    shares: &[(&Groups<'_>, RecordRows<'_>)],
+    report: &mut Report,
+    table: impl FnOnce(&Segments) -> Result<Option<RankTable>>,
+) -> Result<(Segments, PickedKeys)> {
+    let Some((groups, RecordRows { shape, .. })) = shares.first() else {
+        return internal_err!("groups of no rows");
+    };
+    let device = groups.device;
+    let Some(record_bytes) = shape.bytes() else {
+        return resources_err!(
+            "groups and values on {device} span {} bits together: 128 are allowed",
+            shape.key_bits + shape.code_bits
+        );
+    };
+    let most = shares.iter().map(|(_, rows)| rows.most).sum::<u64>();
+    if most == 0 {
+        return Ok((Segments::default(), PickedKeys::default()));
+    }
+    let code_bytes = if groups.is_wide() { 8 } else { 4 };
+    let longest = shares.iter().map(|(groups, _)| groups.rows).max().unwrap_or(0);
+    let mut layout = Places::default();
+    // The codes of a share lie in the memory of the second buffer of records, which is used later.
+    let each = record_bytes.max(code_bytes * longest.div_ceil(most) as usize);
+    let room = SortMemory::take(&mut layout, device, most as usize, each);
+    let cursor = layout.take(size_of::<u64>());
+    let mut lease = WorkspaceLease::lock(device);
+    let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
+    work.zero(cursor..cursor + size_of::<u64>())?;
+    let mut timeline = Timeline::start(device, groups.timed)?;
+    let at = |place: usize| work.address() + place as u64;
+    for (groups, rows) in shares.iter().filter(|(groups, _)| groups.rows > 0) {
+        groups.number_rows(at(room.records[1]), &mut timeline, report)?;
+        let argument = GroupArgument {
+            codes: at(room.records[1]),
+            records: at(room.records[0]),
+            cursor: at(cursor),
+            room: most,
+            ..groups.argument(ColumnArgument::rows(groups.rows, 0))
+        };
+        groups.make_records(*rows, argument, record_bytes, &mut timeline, report)?;
+    }
+    let count = work.number(cursor)?;
+    if count > most {
+        return internal_err!("{count} records on the device, {most} were announced");
+    }
+    let mut sort = RecordSort::try_new(work, room, *shape, count, groups.limit)?;
+    let heads = sort.sort_groups(&mut timeline)?;
+    let segments = sort.segments(&heads, report)?;
+    let keys = match table(&segments)? {
+        Some(table) => sort.ranks(&heads, &table, &mut timeline, report)?,
+        None => PickedKeys::default(),
+    };
+    timeline.end()?;
+    device.synchronize("grouping on the device")?;
+    timeline.report(report)?;
+    Ok((segments, keys))
 }
 
 /// Number of bits from the highest set bit of a number down.
@@ -432,6 +463,24 @@ pub(super) fn program(format: ColumnFormat, masked: bool) -> Program {
 pub(super) fn launch(device: &Arc<Device>, program: &Program, name: &'static str) -> Result<Launch> {
     let kernels = Kernels::load(device, program, [0, program.format.key_bytes(), 0, 0])?;
     kernels.launch(name, [BLOCKS * device.multiprocessors(), THREADS], 0)
+}
+
+/// The least and the greatest key of a column, of which each of `columns` has the values of one share. Waits for the devices.
+pub(super) fn range_of_all(
+    columns: &[&DeviceColumn],
+    format: ColumnFormat,
+    limit: Option<u64>,
+    report: &mut Report,
+) -> Result<KeyRange> {
+    let mut all = None;
+    for column in columns {
+        let range = key_range(column, format, limit, report)?;
+        all = all
+            .into_iter()
+            .chain(range)
+            .reduce(|a: (KeyBits, KeyBits), b| (a.0.min(b.0), a.1.max(b.1)));
+    }
+    Ok(all)
 }
 
 /// The least and the greatest key of a column, which the column remembers. Waits for the device.

@@ -13,14 +13,13 @@ use datafusion::common::{Result, internal_err};
 
 use super::bracket_plan::{BracketPlan, MOST_BRACKETS};
 use super::buffer::DeviceBuffer;
-use super::group::{Groups, HOST_BYTES};
+use super::group::{Groups, HOST_BYTES, Share};
 use super::group_ranks::{GroupRanks, RankTable};
-use super::launch::{Kernels, halves, kernel_argument, key_of};
+use super::launch::{ColumnArgument, Kernels, halves, kernel_argument, key_of};
 use super::report::Report;
 use super::runs::Candidates;
-use super::select::Selection;
 use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
-use super::source::{KernelFile, Program};
+use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
 use crate::key::KeyBits;
@@ -39,7 +38,7 @@ const TIES: f64 = 1e6;
 kernel_argument! {
     /// `struct Brackets` of `kernels/group_brackets.cu`.
     struct BracketsArgument = gb_sizes[0] {
-        column: super::launch::ColumnArgument,
+        column: ColumnArgument,
         codes: u64,
         table: u64,
         counts: u64,
@@ -63,12 +62,13 @@ kernel_argument! {
         bits: u32,
         keeps_equal: u32,
         code_offset: u32,
+        codes_kept: [u32; 2],
     }
 }
 
 /// Places in the workspace, in bytes.
 struct Room {
-    /// The code of each row's group.
+    /// The code of each row's group, of one share after the other.
     codes: usize,
     sample: SortMemory,
     table: usize,
@@ -79,8 +79,10 @@ struct Room {
 
 /// A read of the rows of groups by brackets.
 pub(super) struct BracketRead<'a> {
+    /// The rows of each share, which one device reads. Their groups have the same codes.
+    shares: &'a [Share<'a>],
+    /// The groups of the first share.
     groups: &'a Groups<'a>,
-    among: &'a Selection<'a>,
     /// The least key of the column.
     least: KeyBits,
     shape: RecordShape,
@@ -102,19 +104,28 @@ pub(super) type Selected = std::result::Result<(Segments, PickedKeys), RankTable
 impl<'a> BracketRead<'a> {
     /// A read by the brackets that `plan` makes for a group of so many rows. `None` if another method is faster.
     pub(super) fn try_new(
-        groups: &'a Groups<'a>,
-        among: &'a Selection<'a>,
+        shares: &'a [Share<'a>],
         (least, shape): (KeyBits, RecordShape),
         plan: impl FnOnce(u64) -> Option<BracketPlan>,
     ) -> Option<Self> {
         shape.bytes()?;
         Some(Self {
-            groups,
-            among,
+            shares,
+            groups: shares.first()?.0,
             least,
             shape,
-            plan: plan(mean_rows(groups, among)?)?,
+            plan: plan(mean_rows(shares)?)?,
         })
+    }
+
+    /// Number of values of all shares.
+    fn population(&self) -> u64 {
+        self.shares.iter().map(|(_, among)| among.population()).sum()
+    }
+
+    /// Number of rows of all shares.
+    fn rows(&self) -> u64 {
+        self.shares.iter().map(|(groups, _)| groups.rows).sum()
     }
 
     /// The groups of all rows that count, and the keys at the wanted ranks of each. Waits for the device.
@@ -122,11 +133,11 @@ impl<'a> BracketRead<'a> {
     /// # Errors
     /// As [`Groups::select`].
     pub(super) fn select(&self, report: &mut Report, wanted: &dyn GroupRanks) -> Result<Selected> {
-        let (groups, device, rows) = (self.groups, self.groups.device, self.among.population());
+        let (groups, device, rows) = (self.groups, self.groups.device, self.population());
         let each = self.record_bytes()?;
         let mut layout = Places::default();
         // As in a sort of all rows, codes lie in the second buffer of records. All rows can lie inside brackets, where many are equal.
-        let wide = each.max(size_of::<u32>() * groups.rows.div_ceil(rows) as usize);
+        let wide = each.max(size_of::<u32>() * self.rows().div_ceil(rows) as usize);
         let records = SortMemory::take(&mut layout, device, rows as usize, wide);
         let room = self.room(&mut layout, Some(records.records[1]));
         let mut lease = WorkspaceLease::lock(device);
@@ -159,13 +170,7 @@ impl<'a> BracketRead<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<Selected> {
-        let (rows, segments) = (self.among.population(), tables.segments());
-        if segments.records != rows {
-            return internal_err!(
-                "{rows} values were announced to the device, it found {}",
-                segments.records
-            );
-        }
+        let segments = tables.segments();
         let table = RankTable::try_new(&segments, wanted)?;
         let Some(located) = tables.locate(&segments, inside, &table) else {
             return Ok(Err(table));
@@ -192,7 +197,7 @@ impl<'a> BracketRead<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<Option<Candidates>> {
-        let (groups, device, rows) = (self.groups, self.groups.device, self.among.population());
+        let (groups, device, rows) = (self.groups, self.groups.device, self.population());
         let expected = self.plan.inside(rows / groups.numbers as u64) * rows as f64;
         let most = ((2.0 * expected + TIES) as u64).min(rows);
         let out = device.allocate(most as usize * size_of::<u64>(), groups.limit)?;
@@ -220,6 +225,11 @@ impl<'a> BracketRead<'a> {
         }
     }
 
+    /// How the values of the column become keys.
+    fn format(&self) -> ColumnFormat {
+        self.shares[0].1.format
+    }
+
     fn record_bytes(&self) -> Result<usize> {
         match self.shape.bytes() {
             Some(bytes) => Ok(bytes),
@@ -229,14 +239,17 @@ impl<'a> BracketRead<'a> {
 
     /// Sampled rows at most.
     fn samples(&self) -> u64 {
-        self.groups.rows.div_ceil(self.plan.step)
+        let samples = self.shares.iter();
+        samples
+            .map(|(groups, _)| groups.rows.div_ceil(self.plan.step))
+            .sum()
     }
 
     /// Bytes of the brackets of all groups, and of their counters.
     fn table_bytes(&self) -> [usize; 2] {
         let (numbers, brackets) = (self.groups.numbers as usize, self.plan.shares.len());
         [
-            numbers * brackets * 2 * self.among.format.key_bytes(),
+            numbers * brackets * 2 * self.format().key_bytes(),
             numbers * (2 * brackets + 1) * size_of::<u32>(),
         ]
     }
@@ -246,31 +259,16 @@ impl<'a> BracketRead<'a> {
         let [table, counts] = self.table_bytes();
         let record = self.shape.bytes().unwrap_or(0);
         Room {
-            codes: match (codes, self.stored_codes()) {
+            codes: match (codes, stored_codes(self.groups)) {
                 (Some(codes), _) => codes,
                 (None, Some(_)) => 0,
-                (None, None) => layout.take(self.groups.rows as usize * size_of::<u32>()),
+                (None, None) => layout.take(self.rows() as usize * size_of::<u32>()),
             },
             sample: SortMemory::take(layout, self.groups.device, self.samples() as usize, record),
             table: layout.take(table),
             counts: layout.take(counts),
             cursors: layout.take(3 * size_of::<u64>()),
         }
-    }
-
-    /// Where there is one group column of integers of 32 bits without NULLs: the address of its values, and what makes codes of them.
-    fn stored_codes(&self) -> Option<(u64, u32)> {
-        let [only] = self.groups.columns.as_slice() else {
-            return None;
-        };
-        // The key of a signed integer has the sign turned, which is the same as adding it.
-        let turned = match (only.format.value_bytes(), only.format.encoding()) {
-            (4, 0) => 0,
-            (4, 1) => 1 << 31,
-            _ => return None,
-        };
-        let offset = u32::wrapping_sub(turned, only.least as u32);
-        (!only.column.has_nulls()).then(|| (only.column.values_address(), offset))
     }
 
     /// Samples, makes brackets, and reads all rows. Records or numbers of the rows inside brackets are written to the address `out`, as
@@ -289,25 +287,23 @@ impl<'a> BracketRead<'a> {
         work.zero(room.cursors..room.cursors + 3 * size_of::<u64>())?;
         let base = work.address();
         let at = |place: usize| base + place as u64;
-        let (codes, code_offset) = match self.stored_codes() {
-            Some(stored) => stored,
-            None => {
-                self.groups.number_rows(at(room.codes), timeline, report)?;
-                (at(room.codes), 0)
-            }
-        };
-        let draw = BracketsArgument {
-            out: at(room.sample.records[0]),
-            cursor: at(room.cursors),
-            room: self.samples(),
-            codes,
-            code_offset,
-            table: at(room.table),
-            counts: at(room.counts),
-            ..self.argument()
-        };
-        self.launch("gb_draw", 0, &draw, timeline)?;
-        report.bytes_read += self.among.bytes() / self.plan.step;
+        let draws = self.arguments(at(room.codes), timeline, report)?;
+        let draws: Vec<_> = draws
+            .into_iter()
+            .map(|argument| BracketsArgument {
+                out: at(room.sample.records[0]),
+                cursor: at(room.cursors),
+                room: self.samples(),
+                table: at(room.table),
+                counts: at(room.counts),
+                ..argument
+            })
+            .collect();
+        for draw in &draws {
+            self.launch("gb_draw", 0, draw, timeline)?;
+        }
+        let bytes: u64 = self.shares.iter().map(|(_, among)| among.bytes()).sum();
+        report.bytes_read += bytes / self.plan.step;
         let sampled = work.number(room.cursors)?;
         let mut sort = RecordSort::try_new(work, room.sample, self.shape, sampled, self.groups.limit)?;
         let heads = sort.sort_groups(timeline)?;
@@ -320,28 +316,68 @@ impl<'a> BracketRead<'a> {
             head_codes: heads.codes(),
             sampled,
             sampled_groups: heads.groups as u64,
-            ..draw
+            ..draws[0]
         };
         self.launch("gb_table", 0, &read, timeline)?;
-        report.bytes_read += self.among.bytes() + self.groups.rows * size_of::<u32>() as u64;
+        report.bytes_read += bytes + self.rows() * size_of::<u32>() as u64;
         let shared = self.table_bytes().iter().sum::<usize>();
-        match (
+        let (kernel, shared) = match (
             shared + STATIC_SHARED <= self.groups.device.shared_memory(),
             kernel,
         ) {
-            (true, "gb_rows") => self.launch("gb_rows_shared", shared, &read, timeline)?,
-            (true, _) => self.launch("gb_records_shared", shared, &read, timeline)?,
-            (false, kernel) => self.launch(kernel, 0, &read, timeline)?,
+            (true, "gb_rows") => ("gb_rows_shared", shared),
+            (true, _) => ("gb_records_shared", shared),
+            (false, kernel) => (kernel, 0),
+        };
+        for share in &draws {
+            let read = BracketsArgument {
+                column: share.column,
+                codes: share.codes,
+                code_offset: share.code_offset,
+                ..read
+            };
+            self.launch(kernel, shared, &read, timeline)?;
         }
-        // Freed on the stream, behind the kernel that reads it.
+        // Freed on the stream, behind the kernels that read it.
         drop(heads);
         Ok(read)
     }
 
+    /// The argument for each share. Numbers the rows where codes are not read where they lie, and writes the codes from the address
+    /// `codes` on.
+    fn arguments(
+        &self,
+        mut codes: u64,
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<Vec<BracketsArgument>> {
+        let mut arguments = Vec::with_capacity(self.shares.len());
+        for (groups, among) in self.shares.iter().filter(|(groups, _)| groups.rows > 0) {
+            let (codes, code_offset) = match stored_codes(groups) {
+                Some(stored) => stored,
+                None => {
+                    groups.number_rows(codes, timeline, report)?;
+                    let own = codes;
+                    codes += groups.rows * size_of::<u32>() as u64;
+                    (own, 0)
+                }
+            };
+            arguments.push(BracketsArgument {
+                column: among.argument(),
+                codes,
+                code_offset,
+                ..self.argument()
+            });
+        }
+        Ok(arguments)
+    }
+
     /// The part of the argument that all kernels have.
     fn argument(&self) -> BracketsArgument {
+        let kept = self.groups.kept.as_ref();
+        let (first, last) = kept.map_or((0, u64::MAX), |kept| kept.clone().into_inner());
         let mut argument = BracketsArgument {
-            column: self.among.argument(),
+            codes_kept: [first, last].map(|code| code.min(u32::MAX.into()) as u32),
             least: halves(self.least),
             numbers: self.groups.numbers as u64,
             step: self.plan.step,
@@ -367,11 +403,15 @@ impl<'a> BracketRead<'a> {
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
         let device = self.groups.device;
+        let (format, masked) = (self.format(), self.groups.kept.is_some());
+        let programs = self.shares.iter();
+        let mut programs = programs.map(|(_, among)| among.program(KernelFile::GroupBrackets));
         let program = Program {
             batch: self.record_bytes()? as u32,
-            ..self.among.program(KernelFile::GroupBrackets)
+            masked: masked || programs.any(|program| program.masked),
+            ..Program::of(KernelFile::GroupBrackets, format)
         };
-        let key = self.among.format.key_bytes();
+        let key = format.key_bytes();
         let kernels = Kernels::load(device, &program, [0, key, 2 * key, MOST_BRACKETS])?;
         let together = if 2 * (shared + STATIC_SHARED) <= device.shared_memory() {
             2
@@ -392,7 +432,7 @@ impl<'a> BracketRead<'a> {
     ) -> Result<Tables> {
         let [table, counts] = self.table_bytes();
         report.bytes_from_device += (table + counts) as u64;
-        let key = self.among.format.key_bytes();
+        let key = self.format().key_bytes();
         let table = work.to_host(room.table..room.table + table)?;
         Ok(Tables {
             brackets: argument.brackets as usize,
@@ -402,12 +442,28 @@ impl<'a> BracketRead<'a> {
     }
 }
 
+/// Where there is one group column of integers of 32 bits without NULLs: the address of its values, and what makes codes of them.
+fn stored_codes(groups: &Groups<'_>) -> Option<(u64, u32)> {
+    let [only] = groups.columns.as_slice() else {
+        return None;
+    };
+    // The key of a signed integer has the sign turned, which is the same as adding it.
+    let turned = match (only.format.value_bytes(), only.format.encoding()) {
+        (4, 0) => 0,
+        (4, 1) => 1 << 31,
+        _ => return None,
+    };
+    let offset = u32::wrapping_sub(turned, only.least as u32);
+    (!only.has_null).then(|| (only.column.values_address(), offset))
+}
+
 /// Rows of a group on average; `None` if rows are too few, or codes too many, for brackets.
-fn mean_rows(groups: &Groups<'_>, among: &Selection<'_>) -> Option<u64> {
-    let rows = among.population();
-    let fits = rows >= LEAST_ROWS && groups.rows < 1 << 32 && groups.numbers <= MOST_NUMBERS;
-    fits.then(|| rows / groups.numbers as u64)
-        .filter(|rows| *rows > 0)
+fn mean_rows(shares: &[Share<'_>]) -> Option<u64> {
+    let numbers = shares.first()?.0.numbers;
+    let rows = shares.iter().map(|(_, among)| among.population()).sum::<u64>();
+    let all = shares.iter().map(|(groups, _)| groups.rows).sum::<u64>();
+    let fits = rows >= LEAST_ROWS && all < 1 << 32 && numbers <= MOST_NUMBERS;
+    fits.then(|| rows / numbers as u64).filter(|rows| *rows > 0)
 }
 
 /// The brackets of all groups, and how many rows lie inside and between them.

@@ -8,7 +8,7 @@ use super::sort::Segments;
 const INDEXED: u64 = 1 << 16;
 
 /// The ranks that are wanted of every group. They follow from its number of rows.
-pub trait GroupRanks {
+pub trait GroupRanks: Sync {
     /// Ranks of each group.
     fn each(&self) -> usize;
 
@@ -41,7 +41,7 @@ impl RankTable {
     pub(super) fn try_new(segments: &Segments, wanted: &dyn GroupRanks) -> Result<Self> {
         let groups = segments.codes.len();
         wanted.reserve(groups)?;
-        let lengths = distinct((0..groups).map(|group| segments.length(group)));
+        let lengths = distinct(segments.lengths());
         let each = wanted.each();
         let mut ranks = Vec::with_capacity(lengths.len() * each);
         for n in &lengths {
@@ -65,12 +65,11 @@ impl RankTable {
 fn distinct(numbers: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut seen = vec![false; INDEXED as usize];
     let mut others = Vec::new();
-    for number in numbers {
-        match seen.get_mut(number as usize) {
-            Some(seen) => *seen = true,
-            None => others.push(number),
-        }
-    }
+    // Not a loop over `next`, which takes twice as long.
+    numbers.for_each(|number| match seen.get_mut(number as usize) {
+        Some(seen) => *seen = true,
+        None => others.push(number),
+    });
     others.sort_unstable();
     others.dedup();
     let indexed = (0..INDEXED)
@@ -81,13 +80,13 @@ fn distinct(numbers: impl Iterator<Item = u64>) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
     /// The first and the last rank.
     struct Ends {
-        reserved: Cell<usize>,
+        reserved: AtomicUsize,
     }
 
     impl GroupRanks for Ends {
@@ -103,7 +102,7 @@ mod tests {
         }
 
         fn reserve(&self, groups: usize) -> Result<()> {
-            self.reserved.set(groups);
+            self.reserved.store(groups, Ordering::Relaxed);
             Ok(())
         }
     }
@@ -116,10 +115,10 @@ mod tests {
             records: 6 + 2 * 70_000,
         };
         let wanted = Ends {
-            reserved: Cell::new(0),
+            reserved: AtomicUsize::new(0),
         };
         let table = RankTable::try_new(&segments, &wanted).unwrap();
-        assert_eq!(wanted.reserved.get(), 4);
+        assert_eq!(wanted.reserved.load(Ordering::Relaxed), 4);
         assert_eq!(table.lengths, [3, 70_000]);
         assert_eq!((table.of(3), table.of(70_000)), (&[1, 3][..], &[1, 70_000][..]));
         assert!(table.of(4).is_empty());

@@ -11,7 +11,7 @@ use datafusion::common::{Result, internal_err};
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::Device;
-use super::group::{Groups, bits_of, key_range};
+use super::group::{Groups, bits_of, range_of_all};
 use super::launch::{Kernels, halves, kernel_argument, whole};
 use super::report::Report;
 use super::runs::Candidates;
@@ -114,9 +114,16 @@ impl<'a> TopAnswer<'a> {
         }
     }
 
-    /// The field of a record, of a table of `rows` rows.
-    fn field(&self, rows: u64, limit: Option<u64>, report: &mut Report) -> Result<RecordFieldArgument> {
+    /// The field of a record. `others`: the other shares of the table, if it lies on several devices.
+    fn field(
+        &self,
+        rows: u64,
+        others: &[OtherShare<'_>],
+        limit: Option<u64>,
+        report: &mut Report,
+    ) -> Result<RecordFieldArgument> {
         let Some(column) = self.column() else {
+            let rows = others.iter().map(|other| other.keys.rows()).fold(rows, u64::max);
             let last = u128::from(rows.saturating_sub(1));
             return Ok(RecordFieldArgument {
                 range: halves(last),
@@ -127,10 +134,21 @@ impl<'a> TopAnswer<'a> {
             });
         };
         let turned = column.format(&KeySpec::try_new(column.data_type())?).turned();
-        let mut field = field(column, turned, limit, report)?;
-        field.bits = bits_of(whole(field.range).saturating_add(u128::from(column.has_nulls())));
+        let others: Vec<_> = others.iter().filter_map(|other| other.values).collect();
+        let mut field = field(column, &others, turned, limit, report)?;
+        let has_nulls = column.has_nulls() || others.iter().any(|other| other.has_nulls());
+        field.bits = bits_of(whole(field.range).saturating_add(u128::from(has_nulls)));
         Ok(field)
     }
+}
+
+/// The columns of another share of a table, which lies on another device. Records of all shares have the same fields.
+#[derive(Debug, Clone, Copy)]
+pub struct OtherShare<'a> {
+    /// The column of the keys.
+    pub keys: &'a DeviceColumn,
+    /// The column of the values, if the answer is made of values.
+    pub values: Option<&'a DeviceColumn>,
 }
 
 /// Turns the rows of a table into records.
@@ -142,6 +160,8 @@ pub(super) struct GroupRecords<'a> {
     pub(super) keys: &'a Selection<'a>,
     /// What the answer is made of.
     pub(super) answer: TopAnswer<'a>,
+    /// The other shares of the table.
+    pub(super) others: &'a [OtherShare<'a>],
     /// Whether the least keys are the best.
     pub(super) least: bool,
 }
@@ -163,10 +183,13 @@ impl GroupRecords<'_> {
                 MOST_FIELDS - 2
             )));
         }
-        let mut key = field(column, self.keys.format, groups.limit, report)?;
+        let others: Vec<_> = self.others.iter().map(|other| other.keys).collect();
+        let mut key = field(column, &others, self.keys.format, groups.limit, report)?;
         key.flags = if self.least { 0 } else { DOWN };
         key.bits = bits_of(whole(key.range));
-        let value = self.answer.field(column.rows(), groups.limit, report)?;
+        let value = self
+            .answer
+            .field(column.rows(), self.others, groups.limit, report)?;
         let code_bits = bits_of(groups.numbers - 1);
         let shape = |below: u32| RecordShape {
             key_bits: key.bits + below,
@@ -174,10 +197,11 @@ impl GroupRecords<'_> {
         };
         let place_bits = bits_of(u128::from(population.saturating_sub(1)));
         let row_bits = bits_of(u128::from(column.rows().saturating_sub(1)));
-        let has_values = self.answer.column().is_some();
+        // Places in the order of values mean something on one device only.
+        let has_places = self.answer.column().is_some() && self.others.is_empty();
         let (ranked, shape) = match (shape(value.bits), shape(place_bits)) {
             (direct, _) if direct.bytes().is_some() => (None, direct),
-            (_, placed) if has_values && placed.bytes().is_some() && value.bits + row_bits <= u128::BITS => {
+            (_, placed) if has_places && placed.bytes().is_some() && value.bits + row_bits <= u128::BITS => {
                 (Some([place_bits, row_bits]), placed)
             }
             (direct, placed) => {
@@ -216,7 +240,7 @@ impl GroupRecords<'_> {
             *field = RecordFieldArgument {
                 least: halves(group.least),
                 span: group.span.max(1) as u64,
-                flags: if group.column.has_nulls() { ABOVE_NULL } else { 0 },
+                flags: if group.has_null { ABOVE_NULL } else { 0 },
                 ..stored(group.column, group.format)
             };
         }
@@ -344,14 +368,16 @@ fn stored(column: &DeviceColumn, format: ColumnFormat) -> RecordFieldArgument {
     }
 }
 
-/// A record field for the values of a column, with the range of its keys.
+/// A record field for the values of a column, with the range of its keys in this share and in the others.
 fn field(
     column: &DeviceColumn,
+    others: &[&DeviceColumn],
     format: ColumnFormat,
     limit: Option<u64>,
     report: &mut Report,
 ) -> Result<RecordFieldArgument> {
-    let (least, most) = key_range(column, format, limit, report)?.unwrap_or((0, 0));
+    let columns = [&[column], others].concat();
+    let (least, most) = range_of_all(&columns, format, limit, report)?.unwrap_or((0, 0));
     Ok(RecordFieldArgument {
         least: halves(least),
         range: halves(most - least),

@@ -19,21 +19,22 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err, resource
 
 use super::bracket_plan::BracketPlan;
 use super::buffer::DeviceBuffer;
-use super::gather::array;
+use super::gather::{Gather, array};
 use super::group::{Groups, HOST_BYTES};
 use super::group_brackets::BracketRead;
 use super::group_records::{
-    Fields, GroupRecords, RecordFieldArgument, THREADS, TopAnswer, everywhere, kernels,
+    Fields, GroupRecords, OtherShare, RecordFieldArgument, THREADS, TopAnswer, everywhere, kernels,
 };
 use super::launch::kernel_argument;
 use super::report::Report;
 use super::runs::{Candidates, RunReader, RunSelection};
 use super::select::Selection;
 use super::shares::{QUEUES, TopMethod, is_for_warps, method, share, shares};
-use super::sort::{RecordShape, RecordSort, Segments, SortMemory};
+use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
+use crate::key::KeyBits;
 
 /// Warps of a block of `gt_select_K`.
 const WARPS: u32 = 4;
@@ -54,6 +55,7 @@ kernel_argument! {
         order: u64,
         out: u64,
         out_valid: u64,
+        out_orders: u64,
         k: u32,
         bits: u32,
         first: u32,
@@ -70,6 +72,8 @@ pub struct GroupTopSelection<'a> {
     pub keys: Selection<'a>,
     /// What the answer is made of.
     pub answer: TopAnswer<'a>,
+    /// The other shares of the table, if it lies on several devices.
+    pub others: &'a [OtherShare<'a>],
     /// Whether the least keys are the best.
     pub least: bool,
     /// Most rows of a group, from 1.
@@ -87,6 +91,10 @@ pub struct GroupTop {
     pub offsets: Vec<usize>,
     /// Values of these rows, best first, one group after the other.
     pub values: ArrayRef,
+    /// What orders these rows among those of all shares of the table, the best first; nothing if there are no other shares.
+    orders: PickedKeys,
+    /// Lowest bits of these that do not order rows of different shares.
+    own_bits: u32,
 }
 
 impl GroupTop {
@@ -94,6 +102,39 @@ impl GroupTop {
     pub fn length(&self, group: usize) -> usize {
         let at = |group: usize| self.offsets.get(group).copied().unwrap_or(0);
         at(group + 1).saturating_sub(at(group))
+    }
+
+    /// A number that is less the better the row of the value at this index is, among the rows of its group in all shares of the table.
+    /// Rows of which an answer of row numbers cannot tell the better one have the same number. `None`: there are no other shares.
+    pub(crate) fn order(&self, index: usize) -> Option<KeyBits> {
+        self.orders.get(index).map(|order| order >> self.own_bits)
+    }
+}
+
+/// The best rows of groups, on the device.
+struct FoundTop {
+    /// Codes of the groups that have rows, ascending.
+    codes: Vec<u64>,
+    /// The index of the first of the best rows of each group, and the number of all.
+    offsets: Vec<usize>,
+    /// What the answer is made of, for each of these rows, and then a byte for each, 0 for NULL, if there can be NULLs. `None`: there are
+    /// no rows.
+    answers: Option<DeviceBuffer>,
+    /// What orders these rows among those of all shares, if there are others.
+    orders: Option<FoundOrders>,
+}
+
+/// The records of rows without the codes of groups, on the device.
+struct FoundOrders {
+    records: DeviceBuffer,
+    shape: RecordShape,
+    /// Bits of a record that hold the value.
+    value_bits: u32,
+}
+
+impl FoundTop {
+    fn total(&self) -> usize {
+        self.offsets.last().copied().unwrap_or(0)
     }
 }
 
@@ -109,11 +150,69 @@ impl<'a> GroupTopSelection<'a> {
         report: &mut Report,
         room: impl FnOnce(usize, usize) -> Result<()>,
     ) -> Result<GroupTop> {
+        let found = self.found(report, room)?;
+        let values = match &found.answers {
+            Some(answers) => {
+                report.bytes_from_device += answers.len() as u64;
+                array(self.answer.data_type(), found.total(), answers)?
+            }
+            None => new_empty_array(self.answer.data_type()),
+        };
+        let (mut orders, mut own_bits) = (PickedKeys::default(), 0);
+        if let Some(FoundOrders {
+            records,
+            shape,
+            value_bits,
+        }) = &found.orders
+        {
+            report.bytes_from_device += records.len() as u64;
+            let width = shape.bytes().unwrap_or(0);
+            orders = PickedKeys::new(records.to_host(0..records.len())?, width, *shape);
+            if let TopAnswer::RowNumbers = self.answer {
+                own_bits = *value_bits;
+            }
+        }
+        Ok(GroupTop {
+            codes: found.codes,
+            offsets: found.offsets,
+            values,
+            orders,
+            own_bits,
+        })
+    }
+
+    /// The best rows where the answer is made of row numbers: the index of the first of each group, the number of all, and the rows, whose
+    /// values are fetched from the device column by column.
+    ///
+    /// # Errors
+    /// As [`Self::rows`]; an internal error for an answer of values.
+    pub(crate) fn places(
+        &self,
+        report: &mut Report,
+        room: impl FnOnce(usize, usize) -> Result<()>,
+    ) -> Result<(Vec<usize>, Option<Gather>)> {
+        let TopAnswer::RowNumbers = self.answer else {
+            return internal_err!("rows by their values");
+        };
+        let found = self.found(report, room)?;
+        let (rows, total) = (self.keys.column.rows(), found.total());
+        let (limit, timed) = (self.groups.limit, self.groups.timed);
+        let gather = found.answers;
+        let gather = gather.map(|places| Gather::over(places, (total, rows), limit, timed));
+        Ok((found.offsets, gather))
+    }
+
+    fn found(&self, report: &mut Report, room: impl FnOnce(usize, usize) -> Result<()>) -> Result<FoundTop> {
         may_fail!("cuda_group_top");
         let population = self.keys.population();
         let (groups, device) = (self.groups, self.groups.device);
         if population == 0 || self.k == 0 {
-            return self.none();
+            return Ok(FoundTop {
+                codes: Vec::new(),
+                offsets: vec![0],
+                answers: None,
+                orders: None,
+            });
         }
         let mut timeline = Timeline::start(device, groups.timed)?;
         let among = self.candidates(&mut timeline, report)?;
@@ -163,16 +262,9 @@ impl<'a> GroupTopSelection<'a> {
             groups: self.groups,
             keys: &self.keys,
             answer: self.answer,
+            others: self.others,
             least: self.least,
         }
-    }
-
-    fn none(&self) -> Result<GroupTop> {
-        Ok(GroupTop {
-            codes: Vec::new(),
-            offsets: vec![0],
-            values: new_empty_array(self.answer.data_type()),
-        })
     }
 
     /// A few rows that include the best of all groups, if the rows of groups lie together in runs, or if a sample gives floors that few
@@ -199,9 +291,9 @@ impl<'a> GroupTopSelection<'a> {
 
     /// The rows that reach the floors of their groups.
     fn above_floors(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
-        let shape = self.groups.key_shape(&self.keys, report)?;
+        let shape = self.groups.key_shape(&[&self.keys], report)?;
         let plan = |n| BracketPlan::of_best(self.k, self.least, n);
-        match BracketRead::try_new(self.groups, &self.keys, shape, plan) {
+        match BracketRead::try_new(&[(self.groups, &self.keys)], shape, plan) {
             Some(read) => read.best(self.k, timeline, report),
             None => Ok(None),
         }
@@ -226,7 +318,7 @@ impl<'a> GroupTopSelection<'a> {
         Ok(self.records().fields(None, report)?.is_ok())
     }
 
-    /// Sorts the records, selects, and fetches the answer.
+    /// Sorts the records, selects, and puts the answer on the stream.
     fn best(
         &self,
         fields: &Fields<'_>,
@@ -235,7 +327,7 @@ impl<'a> GroupTopSelection<'a> {
         room: impl FnOnce(usize, usize) -> Result<()>,
         timeline: &mut Timeline<'_>,
         report: &mut Report,
-    ) -> Result<GroupTop> {
+    ) -> Result<FoundTop> {
         let (device, limit, shape) = (self.groups.device, self.groups.limit, fields.shape);
         let by_warps = self.method(fields.population, shape) == TopMethod::Warps;
         let first = match (by_warps, fields.ranked) {
@@ -262,6 +354,10 @@ impl<'a> GroupTopSelection<'a> {
         };
         let total = total as usize;
         let out = device.allocate(total * (width + usize::from(nullable)), limit)?;
+        let orders = match (self.others, shape.bytes()) {
+            ([_, ..], Some(bytes)) => Some(device.allocate(total * bytes, limit)?),
+            _ => None,
+        };
         let mut plan = AnswerPlanArgument {
             value: fields.value,
             from: sort.records(),
@@ -273,6 +369,7 @@ impl<'a> GroupTopSelection<'a> {
             } else {
                 0
             },
+            out_orders: orders.as_ref().map_or(0, DeviceBuffer::address),
             k: self.k.min(u64::from(u32::MAX)) as u32,
             bits: shape.key_bits,
             width: width as u32,
@@ -282,7 +379,7 @@ impl<'a> GroupTopSelection<'a> {
             plan.order = order.address();
             plan.value.bits = place_bits;
         }
-        // A buffer that kernels still read, as `heads` is: dropped after the wait for the device.
+        // Freed on the stream, behind the kernels that read it, as `heads` is.
         let best = if by_warps {
             let record_bytes = shape.bytes().unwrap_or(0);
             let best = device.allocate(total * record_bytes, limit)?;
@@ -298,13 +395,16 @@ impl<'a> GroupTopSelection<'a> {
         let grid = [blocks.clamp(1, everywhere(device)[0]), THREADS];
         let launch = kernels(device, shape, None)?.launch("gt_answer", grid, 0)?;
         timeline.launch(&launch, &plan)?;
-        report.bytes_from_device += out.len() as u64;
-        let values = array(data_type, total, &out)?;
         drop((best, heads, sent));
-        Ok(GroupTop {
+        Ok(FoundTop {
             codes: segments.codes,
             offsets: offsets.into_iter().map(|offset| offset as usize).collect(),
-            values,
+            answers: Some(out),
+            orders: orders.map(|records| FoundOrders {
+                records,
+                shape,
+                value_bits: fields.value.bits,
+            }),
         })
     }
 
@@ -313,10 +413,10 @@ impl<'a> GroupTopSelection<'a> {
         let mut offsets = Vec::with_capacity(segments.starts.len() + 1);
         let mut total = 0;
         offsets.push(total);
-        for group in 0..segments.starts.len() {
-            total += segments.length(group).min(self.k);
+        segments.lengths().for_each(|length| {
+            total += length.min(self.k);
             offsets.push(total);
-        }
+        });
         offsets
     }
 

@@ -28,13 +28,13 @@ pub(super) struct IdleWorkspace {
     pub(super) host: PinnedHostSlice<u8>,
 }
 
-/// One stage of an upload that has ended.
+/// One stage of a copy that has ended.
 #[derive(Debug)]
 pub(super) struct IdleStage {
     /// The page-locked host memory.
     pub(super) memory: PinnedHostSlice<u8>,
-    /// The event that follows the copies from this memory.
-    pub(super) sent: CudaEvent,
+    /// The event that follows the copies with this memory.
+    pub(super) copied: CudaEvent,
 }
 
 /// Freed device memory, the oldest first.

@@ -26,6 +26,8 @@ const DIGITS: usize = 256;
 const DIGIT_BITS: u32 = 8;
 /// Blocks for each multiprocessor.
 const BLOCKS: u64 = 6;
+/// Number of groups from which on a copy of their codes is worth avoiding.
+const MANY_GROUPS: usize = 1 << 14;
 
 kernel_argument! {
     /// `struct Sort` of `kernels/sort.cu`.
@@ -64,6 +66,23 @@ impl Segments {
     pub fn length(&self, index: usize) -> u64 {
         let end = self.starts.get(index + 1).copied().unwrap_or(self.records);
         end - self.starts.get(index).copied().unwrap_or(end)
+    }
+
+    /// These groups, and behind them others, whose codes are greater.
+    pub(super) fn and(mut self, others: Self) -> Self {
+        let records = self.records;
+        self.codes.extend(others.codes);
+        self.starts
+            .extend(others.starts.iter().map(|start| records + start));
+        self.records += others.records;
+        self
+    }
+
+    /// Number of records of each group.
+    pub(super) fn lengths(&self) -> impl Iterator<Item = u64> {
+        let last = self.starts.last().map(|start| self.records - start);
+        let others = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
+        others.chain(last)
     }
 }
 
@@ -117,6 +136,28 @@ impl PickedKeys {
         Self { records, ..self }
     }
 
+    /// These keys, and behind them others of the same column.
+    pub(super) fn and(mut self, mut others: Self) -> Self {
+        if self.is_empty() {
+            return others;
+        }
+        if self.width != others.width && !others.is_empty() {
+            (self, others) = (self.widened(), others.widened());
+        }
+        self.records.append(&mut others.records);
+        self
+    }
+
+    /// The same keys, with the bytes of a number for each.
+    fn widened(self) -> Self {
+        let keys = self.records.chunks_exact(self.width.max(1)).map(key_of);
+        Self {
+            records: keys.flat_map(KeyBits::to_le_bytes).collect(),
+            width: size_of::<KeyBits>(),
+            ..self
+        }
+    }
+
     /// The key at `index`, or `None` beyond the last.
     pub fn get(&self, index: usize) -> Option<KeyBits> {
         let from = index.checked_mul(self.width)?;
@@ -153,6 +194,16 @@ impl Heads {
     /// Bytes of a number for each group.
     fn bytes(&self) -> usize {
         self.groups * size_of::<u64>()
+    }
+
+    /// Whether there are many groups, and their codes are 0, 1, 2 and so on. Waits for the device.
+    fn has_all_codes(&self) -> Result<bool> {
+        // A copy of few codes takes no longer than one of the last code.
+        if self.groups < MANY_GROUPS {
+            return Ok(false);
+        }
+        let last = self.found.number(2 * self.bytes() - size_of::<u64>())?;
+        Ok(last == self.groups as u64 - 1)
     }
 
     pub(super) fn zero_longer(&mut self) -> Result<()> {
@@ -361,9 +412,16 @@ impl<'a> RecordSort<'a> {
     /// The groups of sorted records, on the host. Waits for the device.
     pub(super) fn segments(&self, heads: &Heads, report: &mut Report) -> Result<Segments> {
         let bytes = heads.bytes();
-        report.bytes_from_device += 2 * bytes as u64;
+        let codes = match heads.has_all_codes()? {
+            true => (0..heads.groups as u64).collect(),
+            false => {
+                report.bytes_from_device += bytes as u64;
+                heads.found.to_numbers(bytes..2 * bytes)?
+            }
+        };
+        report.bytes_from_device += bytes as u64;
         Ok(Segments {
-            codes: heads.found.to_numbers(bytes..2 * bytes)?,
+            codes,
             starts: heads.found.to_numbers(0..bytes)?,
             records: self.argument.count,
         })
@@ -452,6 +510,16 @@ mod tests {
             [0, 1, 2, 3].map(|index| joined.get(index)),
             [Some(1002), Some(1000 + 0x77), Some(1003), None]
         );
+        let narrow = || PickedKeys {
+            records: vec![7, 9],
+            width: 1,
+            mask: 0xff,
+            least: 1000,
+        };
+        let all = narrow().and(narrow()).and(joined).and(PickedKeys::default());
+        let found: Vec<_> = (0..8).map(|index| all.get(index)).collect();
+        let expected = [1007, 1009, 1007, 1009, 1002, 1000 + 0x77, 1003].map(Some);
+        assert_eq!(found, [expected.as_slice(), &[None]].concat());
         let none = PickedKeys::default();
         assert_eq!((none.len(), none.is_empty()), (0, true));
     }
@@ -465,5 +533,14 @@ mod tests {
         };
         let lengths: Vec<_> = (0..3).map(|index| segments.length(index)).collect();
         assert_eq!(lengths, [5, 1, 4]);
+        assert_eq!(segments.lengths().collect::<Vec<_>>(), lengths);
+        let twice = segments.clone().and(Segments {
+            codes: vec![20, 21],
+            starts: vec![0, 2],
+            records: 3,
+        });
+        assert_eq!(twice.lengths().collect::<Vec<_>>(), [5, 1, 4, 2, 1]);
+        assert_eq!((twice.codes, twice.records), (vec![3, 7, 9, 20, 21], 13));
+        assert_eq!(Segments::default().lengths().count(), 0);
     }
 }

@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CU_MEMHOSTALLOC_WRITECOMBINED;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::buffer::{DeviceBuffer, PageLocked};
+use super::buffer::DeviceBuffer;
 use super::device::Device;
-use super::idle::IdleStage;
+use super::stage::Stage;
 use crate::threads::locked;
 
 /// Bytes of a stage, where the memory budget allows: one stage is filled while the other is copied.
@@ -22,34 +21,11 @@ const LEAST_PIECE: usize = 64 << 10;
 /// Bytes of the greatest piece of device memory.
 const GREATEST_PIECE: usize = 256 << 20;
 
-/// A piece of page-locked memory, and the event that follows the copies from it.
-#[derive(Debug)]
-struct Stage {
-    memory: PageLocked,
-    sent: CudaEvent,
-}
-
-impl Stage {
-    /// A stage of an upload that has ended, or a new one of `bytes` bytes, at most [`STAGE`].
-    fn take(device: &Arc<Device>, bytes: usize) -> Result<Self> {
-        if let Some(IdleStage { memory, sent }) = device.idle_stage() {
-            return Ok(Self {
-                memory: PageLocked::over(device, memory),
-                sent,
-            });
-        }
-        let sent = device.context.new_event(None);
-        Ok(Self {
-            memory: PageLocked::with_flags(device, bytes, CU_MEMHOSTALLOC_WRITECOMBINED)?,
-            sent: sent.map_err(|error| device.failed("making an event", error))?,
-        })
-    }
-
-    fn into_idle(self) -> IdleStage {
-        IdleStage {
-            memory: self.memory.into_memory(),
-            sent: self.sent,
-        }
+/// A stage of an upload that has ended, or a new one of `bytes` bytes, at most [`STAGE`].
+fn stage(device: &Arc<Device>, bytes: usize) -> Result<Stage> {
+    match device.idle_stage() {
+        Some(idle) => Ok(Stage::over(device, idle)),
+        None => Stage::try_new(device, bytes, CU_MEMHOSTALLOC_WRITECOMBINED),
     }
 }
 
@@ -131,10 +107,7 @@ impl Staging {
     fn room(&mut self) -> Result<usize> {
         if self.stages.is_empty() {
             self.size = self.reserve()?;
-            self.stages = vec![
-                Stage::take(&self.device, self.size)?,
-                Stage::take(&self.device, self.size)?,
-            ];
+            self.stages = vec![stage(&self.device, self.size)?, stage(&self.device, self.size)?];
         }
         Ok(self.size - self.filled)
     }
@@ -169,11 +142,9 @@ impl Staging {
     /// Sends the current stage, and goes on with the other one once the device has copied it.
     fn turn(&mut self) -> Result<()> {
         self.send()?;
-        let failed = |error| self.device.failed("copying to the device", error);
-        let stage = &self.stages[self.current];
-        stage.sent.record(&self.device.stream).map_err(failed)?;
+        self.stages[self.current].mark(&self.device)?;
         (self.current, self.filled) = (1 - self.current, 0);
-        self.stages[self.current].sent.synchronize().map_err(failed)
+        self.stages[self.current].wait(&self.device)
     }
 
     /// Sends all bytes, and waits for the device.

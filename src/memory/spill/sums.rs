@@ -11,14 +11,16 @@
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::finalised;
 
-/// Fewest bytes of a block, but for the last one of a piece, and one that a longer piece follows. A block takes 6.5 bytes of memory.
+/// Fewest bytes of a block, but for the last one of a piece, and one that a longer piece follows. A block takes 6 bytes of memory, and each
+/// [`STRETCH`] of the file 16 more.
 pub(super) const LEAST: usize = 768;
 
 /// Most bytes of a block.
 pub(super) const MOST: usize = 4 << 10;
 
-/// Blocks from one whose place is known to the next.
-const STRIDE: usize = 16;
+/// Bytes from one place of the file whose block is known to the next. The block of another place is found from there, without a search
+/// through memory that no cache holds.
+const STRETCH: u64 = 16 << 10;
 
 /// Bytes that are mixed into the sums of a block at a time.
 const ROW: usize = 128;
@@ -28,8 +30,8 @@ const ROW: usize = 128;
 pub(super) struct Sums {
     sums: Vec<u32>,
     lengths: Vec<u16>,
-    /// The offset of each [`STRIDE`]th block.
-    marks: Vec<u64>,
+    /// The index and the offset of the block in which each [`STRETCH`] begins.
+    marks: Vec<(usize, u64)>,
     /// The offset behind all of these blocks.
     end: u64,
     /// The bytes behind them: small pieces, whose block is not full.
@@ -49,7 +51,7 @@ pub(super) struct Block {
 impl Sums {
     /// Bytes of memory held.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<u64>() * self.marks.capacity()
+        size_of::<(usize, u64)>() * self.marks.capacity()
             + size_of::<u32>() * self.sums.capacity()
             + size_of::<u16>() * self.lengths.capacity()
             + self.last.capacity()
@@ -80,12 +82,13 @@ impl Sums {
     /// Adds blocks of `each` bytes.
     fn add(&mut self, bytes: &[u8], each: usize) {
         each_sum(bytes, std::iter::repeat(each), |length, sum| {
-            if self.sums.len().is_multiple_of(STRIDE) {
-                self.marks.push(self.end);
-            }
+            let (index, start) = (self.sums.len(), self.end);
             self.sums.push(sum);
             self.lengths.push(length as u16);
             self.end += length as u64;
+            while self.marks.len() as u64 * STRETCH < self.end {
+                self.marks.push((index, start));
+            }
         });
     }
 
@@ -96,8 +99,7 @@ impl Sums {
             let end = start + self.last.len() as u64;
             return Block { index, start, end };
         }
-        let mark = self.marks.partition_point(|mark| *mark <= offset) - 1;
-        let (mut index, mut start) = (mark * STRIDE, self.marks[mark]);
+        let (mut index, mut start) = self.marks[(offset / STRETCH) as usize];
         loop {
             let end = start + u64::from(self.lengths[index]);
             if offset < end {
@@ -238,7 +240,8 @@ mod tests {
                 assert_eq!(sums.block(*start as u64).start, *start as u64);
             }
         }
-        assert!(sums.bytes() < 2 * 6 * all / LEAST + MOST, "{}", sums.bytes());
+        let each = 2 * 6 * all / LEAST + 2 * 16 * all / STRETCH as usize;
+        assert!(sums.bytes() < each + MOST, "{}", sums.bytes());
     }
 
     /// Every bit counts, in blocks of all lengths.

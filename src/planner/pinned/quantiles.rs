@@ -45,9 +45,6 @@ pub(super) async fn quantiles_query(
     let Some(pinned) = PinnedInput::on_devices(input, session).await? else {
         return Ok(None);
     };
-    if is_grouped && pinned.table.is_spread() {
-        return Ok(None);
-    }
     let planning = PhysicalPlanningContext::default();
     let lowering = Lowering {
         schema: input.schema(),

@@ -11,7 +11,7 @@
 //! * `ORDER BY` one pinned column without NULLs, with a `LIMIT`, where all selected columns are pinned; `ORDER BY` a distance: see [`super::nearest`].
 //! * `ROW_NUMBER() <= k` and `DISTINCT ON` with such an order, and groups as above, where all selected columns are pinned.
 //!
-//! Of a table on several devices each finds its best rows, and the host the best of these; groups are left to the CPU.
+//! Of a table on several devices each finds its best rows, and the host the best of these.
 
 use std::sync::Arc;
 
@@ -90,9 +90,6 @@ pub(super) async fn topk_query(
     let Some(pinned) = PinnedInput::on_devices(asked.input, session).await? else {
         return Ok(None);
     };
-    if pinned.table.is_spread() && !asked.group.is_empty() {
-        return Ok(None);
-    }
     let calls = asked.calls.iter();
     let calls = calls.map(|expr| sourced(expr, asked.input, &pinned));
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
@@ -226,7 +223,7 @@ pub(super) async fn group_rows_query(
     let ([by], input) = (order.as_slice(), node.input()) else {
         return Ok(None);
     };
-    let Some(pinned) = PinnedInput::below(input, session).await? else {
+    let Some(pinned) = PinnedInput::on_devices(input, session).await? else {
         return Ok(None);
     };
     let columns = columns.iter().map(|expr| pinned.any_column(expr, input));

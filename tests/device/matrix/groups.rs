@@ -8,7 +8,7 @@ use quantiles_testing::numbers::percentiles;
 use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::pseudo_random;
 
-use super::{Case, PINNED, Place, Statement, Table, all, lens, shown, some};
+use super::{Case, ON_TWO, PINNED, Place, Statement, Table, all, lens, shown, some};
 use crate::support::{Columns, columns, with_nulls};
 
 /// Types that rows are grouped by.
@@ -137,6 +137,17 @@ const EVERY_TYPE: Case = Case {
     statements: groups_of_every_type,
 };
 
+/// The same statements, over a table on two devices.
+pub(super) fn on_two(statements: Vec<Statement>) -> Vec<Statement> {
+    statements.into_iter().map(|(sql, _)| (sql, ON_TWO)).collect()
+}
+
+fn short_columns_on_two(table: &Table) -> Vec<Statement> {
+    let by_type = groups_of_every_type(table);
+    let others = [FILTERED.as_slice(), &SHARED, &COUNTS_AND_ENDS].concat();
+    on_two([by_type, shown(others, PINNED)].concat())
+}
+
 /// A pattern with few groups, with many, and with as many as rows.
 const THREE: &[Pattern] = &[Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
 
@@ -189,6 +200,39 @@ pub(super) fn cases() -> Vec<Case> {
             partitions: (2, 4),
             columns: many,
             statements: |_| shown(MANY, PINNED),
+            ..EVERY_TYPE
+        },
+        Case {
+            name: "groups_on_two_devices",
+            patterns: THREE,
+            sizes: lens![0, 2, 1000, 30_011],
+            place: Place::PinnedOnTwo,
+            statements: short_columns_on_two,
+            ..EVERY_TYPE
+        },
+        Case {
+            name: "groups_of_long_columns_on_two_devices",
+            patterns: &[
+                Pattern::Random,
+                Pattern::FewDistinct,
+                Pattern::Zipf,
+                Pattern::Sorted,
+            ],
+            sizes: &[(2_500_037, false)],
+            partitions: (2, 5),
+            columns: long,
+            place: Place::PinnedOnTwo,
+            statements: |table| on_two(long_columns(table)),
+            ..EVERY_TYPE
+        },
+        Case {
+            name: "many_groups_on_two_devices",
+            patterns: &[Pattern::Random],
+            sizes: &[(500_009, true)],
+            partitions: (2, 4),
+            columns: many,
+            place: Place::PinnedOnTwo,
+            statements: |_| on_two(shown(MANY, PINNED)),
             ..EVERY_TYPE
         },
     ]

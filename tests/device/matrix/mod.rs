@@ -21,6 +21,8 @@ use crate::support::{Columns, On, asynchronous, columns, named, pinned, same, tw
 
 /// The operator that plans over pinned columns show.
 const PINNED: &str = "PinnedExec: device=cuda:0";
+/// What the plan of a query over a table on two devices shows.
+const ON_TWO: &str = "+{second} (";
 
 /// Where the statements of a case run.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use datafusion_quantiles::config::StrategyName;
 use quantiles_testing::numbers::percentiles;
 use quantiles_testing::patterns::{self, Pattern};
 
-use super::{Case, PINNED, Place, Statement, Table, all, for_each, lens, shown, some};
+use super::{Case, ON_TWO, PINNED, Place, Statement, Table, all, for_each, lens, shown, some};
 use crate::support::{columns, with_nulls};
 
 const MISLEADING: [&str; 6] = ["f32", "f64", "i64", "u32", "i16", "dec"];
@@ -114,8 +114,6 @@ fn by_rounds(table: &Table) -> Vec<Statement> {
         (sql, "strategy={strategy}, calls="),
     ]
 }
-
-const ON_TWO: &str = "+{second} (";
 
 /// A filter for all calls together with a filter of one call.
 fn filtered() -> String {

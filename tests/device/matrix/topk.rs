@@ -8,7 +8,7 @@ use datafusion_quantiles::config::StrategyName;
 use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::pseudo_random;
 
-use super::groups::by_every_type;
+use super::groups::{by_every_type, on_two};
 use super::{Case, PINNED, Place, Statement, Table, all, lens, shown, some};
 use crate::runs::runs_of;
 use crate::support::{Columns, columns, with_nulls};
@@ -122,6 +122,19 @@ fn groups_of_every_type(table: &Table) -> Vec<Statement> {
         format!("SELECT {group}, {calls} FROM t GROUP BY {group} ORDER BY {group}")
     });
     shown(statements, PINNED)
+}
+
+/// Calls that fit in a record beside a group code of 64 bits without places for values, which mean something on one device only.
+const NARROWER: &str = "topk_by(id, f32, 10), max_by(f32, i16), topk_by(i8, i8, 1000), min_by(u16, date, 4), \
+                        topk_by(f16, b, 40, 'asc')";
+
+/// Groups over a table on two devices: of every type, with filters, and first rows.
+fn groups_on_two(table: &Table) -> Vec<Statement> {
+    let by_type = by_every_type(table, |group| {
+        format!("SELECT {group}, {NARROWER} FROM t GROUP BY {group} ORDER BY {group}")
+    });
+    let filtered = shown(FILTERED_GROUPS, PINNED);
+    on_two([shown(by_type, PINNED), filtered, first_rows_of_groups(table)].concat())
 }
 
 /// Several group columns, filters, and groups in which a call sees no row.
@@ -298,7 +311,7 @@ fn ungrouped() -> [Case; 5] {
     ]
 }
 
-fn grouped() -> [Case; 5] {
+fn grouped() -> [Case; 7] {
     [
         GROUPS_OF_EVERY_TYPE,
         Case {
@@ -329,6 +342,27 @@ fn grouped() -> [Case; 5] {
             partitions: (2, 4),
             columns: in_order_of_groups,
             statements: |_| shown(ORDERED_GROUPS, PINNED),
+            ..GROUPS_OF_EVERY_TYPE
+        },
+        Case {
+            name: "best_rows_of_groups_on_two_devices",
+            sizes: lens![0, 2, 1000, 30_011],
+            place: Place::PinnedOnTwo,
+            statements: groups_on_two,
+            ..GROUPS_OF_EVERY_TYPE
+        },
+        Case {
+            name: "best_rows_of_long_groups_on_two_devices",
+            patterns: &[Pattern::Random, Pattern::FewDistinct, Pattern::Sorted],
+            sizes: &[(600_037, true)],
+            partitions: (2, 5),
+            columns: long,
+            place: Place::PinnedOnTwo,
+            // Codes of the giant group's column, keys and values span more than 128 bits.
+            statements: |table| {
+                let statements = long_columns(table).into_iter();
+                on_two(statements.filter(|(sql, _)| !sql.contains("giant")).collect())
+            },
             ..GROUPS_OF_EVERY_TYPE
         },
     ]

@@ -182,7 +182,7 @@ impl<W: GroupKey> Selecting<W> {
             .collect();
         let mut answers: Vec<_> = plans
             .iter()
-            .map(|plans| GroupAnswers::new(plans.calls()))
+            .map(|plans| GroupAnswers::with_capacity(plans.quantile_specs(), 0))
             .collect();
         // Slots are in the order of the groups' numbers.
         for known in &self.groups {
@@ -248,7 +248,7 @@ fn add_answers(answers: &mut GroupAnswers, plans: &mut Plans, progress: &Progres
             answers.add_empty();
             Ok(())
         }
-        n => answers.add(n, &plans.of(n), &|rank| progress.key_at(rank)),
+        n => answers.add(n, plans.of(n), &|rank| progress.key_at(rank)),
     }
 }
 

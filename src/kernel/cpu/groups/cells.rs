@@ -370,7 +370,7 @@ impl TargetCells {
     }
 
     fn assemble(&self, keys: &[KeyBits], plans: &mut Plans) -> Result<GroupAnswers> {
-        let mut answers = GroupAnswers::new(plans.calls());
+        let mut answers = GroupAnswers::with_capacity(plans.quantile_specs(), self.lengths.len());
         let mut rest = keys;
         for &n in &self.lengths {
             if n == 0 {
@@ -384,7 +384,7 @@ impl TargetCells {
                 Ok(at) => Ok(keys[at]),
                 Err(_) => Err(internal_datafusion_err!("rank {rank} was not selected")),
             };
-            answers.add(n, &plan, &key_at)?;
+            answers.add(n, plan, &key_at)?;
         }
         Ok(answers)
     }

@@ -69,17 +69,17 @@ impl Plans {
     }
 
     /// The plan for `n > 0` values.
-    pub(crate) fn of(&mut self, n: u64) -> Arc<Plan> {
+    pub(crate) fn of(&mut self, n: u64) -> &Arc<Plan> {
         let quantile_specs = &self.quantile_specs;
         let make = || Arc::new(Plan::new(quantile_specs, n));
         match self.indexed.get_mut(n as usize) {
-            Some(slot) => Arc::clone(slot.get_or_insert_with(make)),
+            Some(slot) => slot.get_or_insert_with(make),
             None => {
                 // Where values have weights, groups of as many rows can have any number of values.
                 if self.others.len() == INDEXED {
                     self.others.clear();
                 }
-                Arc::clone(self.others.entry(n).or_insert_with(make))
+                self.others.entry(n).or_insert_with(make)
             }
         }
     }
@@ -95,10 +95,12 @@ pub(crate) struct GroupAnswers {
 }
 
 impl GroupAnswers {
-    pub(crate) fn new(calls: usize) -> Self {
+    /// Answers of calls with these specifications, with room for so many groups.
+    pub(crate) fn with_capacity(quantile_specs: &[QuantileSpec], groups: usize) -> Self {
+        let found = quantile_specs.iter();
         Self {
-            found: (0..calls).map(|_| Found::default()).collect(),
-            lengths: Vec::new(),
+            found: found.map(|spec| Found::with_capacity(spec, groups)).collect(),
+            lengths: Vec::with_capacity(groups),
         }
     }
 
@@ -163,8 +165,9 @@ impl<K: Key> Segments<K> {
 
     /// Selects the ranks of every group; with `distinct`, among the distinct keys of the group.
     pub(crate) fn answers(&mut self, plans: &mut Plans, distinct: bool) -> Result<GroupAnswers> {
-        let mut answers = GroupAnswers::new(plans.calls());
-        for group in 0..self.starts.len() - 1 {
+        let groups = self.starts.len() - 1;
+        let mut answers = GroupAnswers::with_capacity(plans.quantile_specs(), groups);
+        for group in 0..groups {
             let segment = self.segment_mut(group);
             let segment = if distinct {
                 sorted_distinct(segment)
@@ -184,7 +187,7 @@ impl<K: Key> Segments<K> {
                 Some(key) => Ok(key.to_bits()),
                 None => Err(internal_datafusion_err!("rank {rank} of {n} values")),
             };
-            answers.add(n, &plan, &key_at)?;
+            answers.add(n, plan, &key_at)?;
         }
         Ok(answers)
     }
