@@ -414,7 +414,7 @@ async fn best_rows_of_spread_tables() {
         "SELECT topk_by(id, x, 3) FROM t WHERE id < 0",
         "SELECT tie, topk_by(id, x, 7), max_by(maybe, x), min_by(x, maybe, 3) FROM t GROUP BY tie ORDER BY tie",
         "SELECT tie, maybe, topk_by(id, f, 2) FILTER (WHERE x > 50) FROM t GROUP BY tie, maybe ORDER BY tie, maybe",
-        "SELECT maybe, exact_quantiles(f, [0.1, 0.5]), median(x), count(maybe) FROM t WHERE id > 9 GROUP BY maybe ORDER BY maybe",
+        "SELECT maybe, exact_quantiles(f, [0.1, 0.5]), exact_quantiles(x, 0.5), count(maybe) FROM t WHERE id > 9 GROUP BY maybe ORDER BY maybe",
         "SELECT id, tie FROM t QUALIFY row_number() OVER (PARTITION BY tie ORDER BY x) <= 3 ORDER BY id",
         "SELECT DISTINCT ON (maybe) maybe, x FROM t WHERE tie > 2 ORDER BY maybe, x DESC",
         "SELECT id, array_distance(v, [0.1, 0.2, 3]) AS d FROM t ORDER BY d, id LIMIT 20",

@@ -2,6 +2,7 @@
 //! the best of these.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use datafusion::common::{Result, internal_err};
 
@@ -46,20 +47,26 @@ impl GroupTops {
     pub(super) fn places(&self, codes: &[u64], k: usize) -> Result<(SharePlaces, Vec<usize>)> {
         let mut own: Vec<_> = self.0.iter().map(|top| own_groups(codes, &top.codes)).collect();
         let (mut places, mut lengths) = (Vec::new(), Vec::with_capacity(codes.len()));
-        let mut rows = Vec::new();
+        // What is left of the rows of the group, in the order of each share.
+        let mut left: Vec<(usize, Range<usize>)> = Vec::with_capacity(self.0.len());
         for code in codes {
+            left.clear();
             for (share, (groups, top)) in own.iter_mut().zip(&self.0).enumerate() {
-                if groups.start == groups.end || top.codes[groups.start] != *code {
-                    continue;
+                if groups.start < groups.end && top.codes[groups.start] == *code {
+                    left.push((share, top.offsets[groups.start]..top.offsets[groups.start + 1]));
+                    groups.start += 1;
                 }
-                let indices = top.offsets[groups.start]..top.offsets[groups.start + 1];
-                rows.extend(indices.map(|index| (top.order(index), share, index)));
-                groups.start += 1;
             }
-            rows.sort_unstable();
-            rows.truncate(k);
-            lengths.push(rows.len());
-            places.extend(rows.drain(..).map(|(_, share, index)| (share, index)));
+            let before = places.len();
+            while places.len() - before < k {
+                left.retain(|(_, rows)| rows.start < rows.end);
+                let best = left.iter_mut();
+                let best = best.min_by_key(|(share, rows)| self.0[*share].order(rows.start));
+                let Some((share, rows)) = best else { break };
+                places.push((*share, rows.start));
+                rows.start += 1;
+            }
+            lengths.push(places.len() - before);
         }
         match own
             .iter()

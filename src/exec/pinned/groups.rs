@@ -285,7 +285,11 @@ pub(super) fn own_groups(codes: &[u64], own: &[u64]) -> Range<usize> {
 /// # Errors
 /// An internal error for a group of `own` between the first and the last of `codes` that is not among them.
 pub(super) fn by_code<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize) -> T) -> Result<Vec<T>> {
-    let mut groups = own_groups(codes, own).peekable();
+    let groups = own_groups(codes, own);
+    if own[groups.clone()] == *codes {
+        return Ok(groups.map(of).collect());
+    }
+    let mut groups = groups.peekable();
     let each = codes
         .iter()
         .map(|code| groups.next_if(|group| own[*group] == *code));
