@@ -2,7 +2,7 @@
 
 use datafusion::common::Result;
 
-use super::{Fraction, QuantileSpec};
+use super::Fraction;
 
 /// The position of an answer: between two ranks (from 1, from the least value), `weight` of the way from `low` to
 /// `high`.
@@ -58,16 +58,11 @@ impl<T> Default for Found<T> {
 }
 
 impl<T> Found<T> {
-    /// Nothing, with room for the answers of so many groups.
-    pub(crate) fn with_capacity(quantile_spec: &QuantileSpec, groups: usize) -> Self {
-        let all = groups * quantile_spec.quantiles.len();
-        let between = if quantile_spec.method.interpolates() {
-            all
-        } else {
-            0
-        };
+    /// Nothing, with room for so many answers of a method that interpolates, or of one that does not.
+    pub(crate) fn with_capacity(answers: usize, interpolates: bool) -> Self {
+        let between = if interpolates { answers } else { 0 };
         Self {
-            low: Vec::with_capacity(all),
+            low: Vec::with_capacity(answers),
             high: Vec::with_capacity(between),
             picks: Vec::with_capacity(between),
         }

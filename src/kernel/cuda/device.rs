@@ -15,7 +15,7 @@ use datafusion::common::{DataFusionError, Result, exec_err, resources_datafusion
 
 use super::driver::{allow_to_read, check_driver, give_up_freed_memory, keep_freed_memory};
 use super::fault::{ends_the_context, fault};
-use super::idle::{GivesBack, IdleMemory, IdleStage, IdleWatch, IdleWorkspace};
+use super::idle::{GivesBack, IdleCopyBuffer, IdleMemory, IdleWatch, IdleWorkspace};
 use super::modules::Modules;
 use crate::failpoint::may_fail;
 use crate::threads::locked;
@@ -26,8 +26,8 @@ const SLACK: usize = 16;
 /// Freed device memory that is kept for the next query is at most one part in so many of the device's memory.
 const IDLE_FRACTION: u64 = 8;
 
-/// Most stages, of 2 MiB of page-locked memory each, that are kept for the next upload.
-const MOST_STAGES: usize = 32;
+/// Most buffers, of 2 MiB of page-locked memory each, that are kept for the next upload.
+const MOST_COPY_BUFFERS: usize = 32;
 
 /// How long unused memory is kept for the next query.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,10 +52,10 @@ pub struct Device {
     pub(super) modules: Modules,
     /// Locked by the query that works in the workspace; filled between queries.
     workspace: Mutex<Option<IdleWorkspace>>,
-    /// Stages of uploads that have ended.
-    stages: Mutex<Vec<IdleStage>>,
-    /// The stages of all other copies; locked by the copy that uses them.
-    transfer_stages: Mutex<Vec<IdleStage>>,
+    /// Copy buffers of uploads that have ended.
+    upload_buffers: Mutex<Vec<IdleCopyBuffer>>,
+    /// The copy buffers of all other copies; locked by the copy that uses them.
+    transfer_buffers: Mutex<Vec<IdleCopyBuffer>>,
     idle: Mutex<IdleMemory>,
     /// Most bytes of `idle`.
     most_idle: u64,
@@ -148,8 +148,8 @@ impl Device {
             held: AtomicU64::new(0),
             modules: Modules::default(),
             workspace: Mutex::default(),
-            stages: Mutex::default(),
-            transfer_stages: Mutex::default(),
+            upload_buffers: Mutex::default(),
+            transfer_buffers: Mutex::default(),
             idle: Mutex::default(),
             most_idle: memory as u64 / IDLE_FRACTION,
             watch: IdleWatch::new(PATIENCE),
@@ -346,26 +346,26 @@ impl Device {
     }
 
     fn free_idle(&self) {
-        locked(&self.stages).clear();
-        locked(&self.transfer_stages).clear();
+        locked(&self.upload_buffers).clear();
+        locked(&self.transfer_buffers).clear();
         locked(&self.idle).shrink(0);
     }
 
-    /// A stage of an upload that has ended.
-    pub(super) fn idle_stage(&self) -> Option<IdleStage> {
-        locked(&self.stages).pop()
+    /// A buffer of an upload that has ended.
+    pub(super) fn idle_copy_buffer(&self) -> Option<IdleCopyBuffer> {
+        locked(&self.upload_buffers).pop()
     }
 
-    /// The lock of the stages of copies that are no uploads of columns, for one copy at a time, and the stages that the one before has left.
-    pub(super) fn lock_transfer_stages(&self) -> MutexGuard<'_, Vec<IdleStage>> {
-        locked(&self.transfer_stages)
+    /// The lock of the buffers of copies that are no uploads of columns, for one copy at a time, and the buffers that the one before has left.
+    pub(super) fn lock_transfer_buffers(&self) -> MutexGuard<'_, Vec<IdleCopyBuffer>> {
+        locked(&self.transfer_buffers)
     }
 
-    /// Keeps stages for the next upload: clearing new pages takes longer than filling them.
-    pub(super) fn keep_stages(self: &Arc<Self>, stages: impl Iterator<Item = IdleStage>) {
-        let mut kept = locked(&self.stages);
-        kept.extend(stages);
-        kept.truncate(MOST_STAGES);
+    /// Keeps buffers for the next upload: clearing new pages takes longer than filling them.
+    pub(super) fn keep_copy_buffers(self: &Arc<Self>, buffers: impl Iterator<Item = IdleCopyBuffer>) {
+        let mut kept = locked(&self.upload_buffers);
+        kept.extend(buffers);
+        kept.truncate(MOST_COPY_BUFFERS);
         drop(kept);
         IdleWatch::used(self);
     }

@@ -30,7 +30,7 @@ use super::report::Report;
 use super::runs::{Candidates, RunReader, RunSelection};
 use super::select::Selection;
 use super::shares::{QUEUES, TopMethod, is_for_warps, method, share, shares};
-use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
+use super::sort::{Heads, PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
@@ -330,19 +330,7 @@ impl<'a> GroupTopSelection<'a> {
     ) -> Result<FoundTop> {
         let (device, limit, shape) = (self.groups.device, self.groups.limit, fields.shape);
         let by_warps = self.method(fields.population, shape) == TopMethod::Warps;
-        let first = match (by_warps, fields.ranked) {
-            (true, _) => shape.key_bits,
-            // Records were made in the order of their places, so these bits are in order already.
-            (false, Some([place_bits, _])) => place_bits,
-            (false, None) => 0,
-        };
-        let heads = match first {
-            0 => sort.sort_groups(timeline)?,
-            first => {
-                sort.sort(first, timeline)?;
-                sort.heads(timeline)?
-            }
-        };
+        let heads = heads(fields, by_warps, &mut sort, timeline)?;
         let segments = sort.segments(&heads, report)?;
         let offsets = self.answer_rows(&segments);
         let total = offsets.last().copied().unwrap_or(0);
@@ -462,6 +450,28 @@ impl<'a> GroupTopSelection<'a> {
             timeline.launch(&kernels.launch(queue.1, [blocks, 32 * WARPS], 0)?, &plan)?;
             rooms.swap(0, 1);
             first = 0;
+        }
+    }
+}
+
+/// Sorts the records, by groups alone if warps select among those of a group, and finds the groups.
+fn heads(
+    fields: &Fields<'_>,
+    by_warps: bool,
+    sort: &mut RecordSort<'_>,
+    timeline: &mut Timeline<'_>,
+) -> Result<Heads> {
+    let first = match (by_warps, fields.ranked) {
+        (true, _) => fields.shape.key_bits,
+        // Records were made in the order of their places, so these bits are in order already.
+        (false, Some([place_bits, _])) => place_bits,
+        (false, None) => 0,
+    };
+    match first {
+        0 => sort.sort_groups(timeline),
+        first => {
+            sort.sort(first, timeline)?;
+            sort.heads(timeline)
         }
     }
 }

@@ -28,9 +28,9 @@ pub(super) struct IdleWorkspace {
     pub(super) host: PinnedHostSlice<u8>,
 }
 
-/// One stage of a copy that has ended.
+/// One buffer of a copy that has ended.
 #[derive(Debug)]
-pub(super) struct IdleStage {
+pub(super) struct IdleCopyBuffer {
     /// The page-locked host memory.
     pub(super) memory: PinnedHostSlice<u8>,
     /// The event that follows the copies with this memory.

@@ -8,30 +8,30 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
+use super::copy_buffer::CopyBuffer;
 use super::device::Device;
-use super::stage::Stage;
 use crate::threads::locked;
 
-/// Bytes of a stage, where the memory budget allows: one stage is filled while the other is copied.
-const STAGE: usize = 2 << 20;
-/// Bytes that a stage may have, the most first: with small stages there are more copies, and no other difference.
-const STAGES: [usize; 3] = [STAGE, STAGE / 8, STAGE / 64];
+/// Bytes of a buffer, where the memory budget allows: one buffer is filled while the other is copied.
+const BUFFER: usize = 2 << 20;
+/// Bytes that a buffer may have, the most first: with small buffers there are more copies, and no other difference.
+const SIZES: [usize; 3] = [BUFFER, BUFFER / 8, BUFFER / 64];
 /// Bytes of the smallest piece of device memory. All pieces are multiples of it.
 const LEAST_PIECE: usize = 64 << 10;
 /// Bytes of the greatest piece of device memory.
 const GREATEST_PIECE: usize = 256 << 20;
 
-/// A stage of an upload that has ended, or a new one of `bytes` bytes, at most [`STAGE`].
-fn stage(device: &Arc<Device>, bytes: usize) -> Result<Stage> {
-    match device.idle_stage() {
-        Some(idle) => Ok(Stage::over(device, idle)),
-        None => Stage::try_new(device, bytes, CU_MEMHOSTALLOC_WRITECOMBINED),
+/// A buffer of an upload that has ended, or a new one of `bytes` bytes, at most [`BUFFER`].
+fn buffer(device: &Arc<Device>, bytes: usize) -> Result<CopyBuffer> {
+    match device.idle_copy_buffer() {
+        Some(idle) => Ok(CopyBuffer::over(device, idle)),
+        None => CopyBuffer::try_new(device, bytes, CU_MEMHOSTALLOC_WRITECOMBINED),
     }
 }
 
-/// Bytes of a stage that were not sent yet, and their place on the device.
+/// Bytes of a buffer that were not sent yet, and their place on the device.
 struct Unsent {
-    /// Bytes of the stage.
+    /// Bytes of the buffer.
     range: Range<usize>,
     piece: Arc<DeviceBuffer>,
     /// Byte of the piece that the first of them goes to.
@@ -39,24 +39,24 @@ struct Unsent {
 }
 
 impl Unsent {
-    /// Whether bytes from `from` of the stage on, for the byte `at` of `piece`, can join the same copy.
+    /// Whether bytes from `from` of the buffer on, for the byte `at` of `piece`, can join the same copy.
     fn is_continued_by(&self, from: usize, piece: &Arc<DeviceBuffer>, at: usize) -> bool {
         self.range.end == from && Arc::ptr_eq(&self.piece, piece) && self.at + self.range.len() == at
     }
 }
 
-/// Page-locked memory of one shard: two stages, of which one is copied to the device while the other is filled.
+/// Page-locked memory of one shard: two buffers, of which one is copied to the device while the other is filled.
 ///
-/// A stage has 2 MiB, or less where the memory pool has no room for that. All columns of the shard go through the same two stages, so
+/// A buffer has 2 MiB, or less where the memory pool has no room for that. All columns of the shard go through the same two buffers, so
 /// that their memory does not depend on the number of columns. It is reserved in the memory pool and allocated at the first byte.
 pub(crate) struct Staging {
     device: Arc<Device>,
     reservation: MemoryReservation,
-    /// Two stages; none before the first byte.
-    stages: Vec<Stage>,
-    /// Bytes of a stage that are used.
+    /// Two buffers; none before the first byte.
+    buffers: Vec<CopyBuffer>,
+    /// Bytes of a buffer that are used.
     size: usize,
-    /// Index of the stage that is filled.
+    /// Index of the buffer that is filled.
     current: usize,
     /// Bytes of it that are filled.
     filled: usize,
@@ -72,8 +72,8 @@ impl Staging {
         Arc::new(Mutex::new(Self {
             device: Arc::clone(device),
             reservation,
-            stages: Vec::new(),
-            size: STAGE,
+            buffers: Vec::new(),
+            size: BUFFER,
             current: 0,
             filled: 0,
             unsent: None,
@@ -84,7 +84,7 @@ impl Staging {
     /// before.
     fn push(&mut self, bytes: &[u8], piece: &Arc<DeviceBuffer>, at: usize) -> Result<()> {
         let range = self.filled..self.filled + bytes.len();
-        let memory = self.stages[self.current].memory.bytes_mut()?;
+        let memory = self.buffers[self.current].memory.bytes_mut()?;
         memory[range.clone()].copy_from_slice(bytes);
         match &mut self.unsent {
             Some(unsent) if unsent.is_continued_by(range.start, piece, at) => unsent.range.end = range.end,
@@ -103,25 +103,25 @@ impl Staging {
         }
     }
 
-    /// Bytes that the current stage has room for, at least one.
+    /// Bytes that the current buffer has room for, at least one.
     fn room(&mut self) -> Result<usize> {
-        if self.stages.is_empty() {
+        if self.buffers.is_empty() {
             self.size = self.reserve()?;
-            self.stages = vec![stage(&self.device, self.size)?, stage(&self.device, self.size)?];
+            self.buffers = vec![buffer(&self.device, self.size)?, buffer(&self.device, self.size)?];
         }
         Ok(self.size - self.filled)
     }
 
-    /// Reserves two stages of the greatest size that the memory pool has room for. Returns the bytes of one.
+    /// Reserves two buffers of the greatest size that the memory pool has room for. Returns the bytes of one.
     ///
     /// # Errors
-    /// The error of the pool, if it has no room for two stages of the least size.
+    /// The error of the pool, if it has no room for two buffers of the least size.
     fn reserve(&mut self) -> Result<usize> {
         let fits = |size: &usize| self.reservation.try_resize(2 * size).is_ok();
-        match STAGES.into_iter().find(fits) {
+        match SIZES.into_iter().find(fits) {
             Some(size) => Ok(size),
             None => {
-                let least = STAGES[STAGES.len() - 1];
+                let least = SIZES[SIZES.len() - 1];
                 self.reservation.try_resize(2 * least)?;
                 Ok(least)
             }
@@ -132,19 +132,19 @@ impl Staging {
     fn send(&mut self) -> Result<()> {
         match self.unsent.take() {
             Some(unsent) => {
-                let memory = &self.stages[self.current].memory;
+                let memory = &self.buffers[self.current].memory;
                 memory.send(unsent.range, &unsent.piece, unsent.at)
             }
             None => Ok(()),
         }
     }
 
-    /// Sends the current stage, and goes on with the other one once the device has copied it.
+    /// Sends the current buffer, and goes on with the other one once the device has copied it.
     fn turn(&mut self) -> Result<()> {
         self.send()?;
-        self.stages[self.current].mark(&self.device)?;
+        self.buffers[self.current].mark(&self.device)?;
         (self.current, self.filled) = (1 - self.current, 0);
-        self.stages[self.current].wait(&self.device)
+        self.buffers[self.current].wait(&self.device)
     }
 
     /// Sends all bytes, and waits for the device.
@@ -157,9 +157,10 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         // Page-locked memory must not be freed while the device reads it. A fault here is reported by another call.
-        if !self.stages.is_empty() && self.device.stream.synchronize().is_ok() && self.size == STAGE {
-            let stages = std::mem::take(&mut self.stages);
-            self.device.keep_stages(stages.into_iter().map(Stage::into_idle));
+        if !self.buffers.is_empty() && self.device.stream.synchronize().is_ok() && self.size == BUFFER {
+            let buffers = std::mem::take(&mut self.buffers);
+            self.device
+                .keep_copy_buffers(buffers.into_iter().map(CopyBuffer::into_idle));
         }
     }
 }
@@ -238,7 +239,7 @@ impl Upload {
 /// Bytes of the next piece, where the pieces have `held` bytes together and `remaining` bytes are known to come: a quarter of `held`, so
 /// that little of it stays empty if no more bytes come.
 fn next_piece(held: usize, remaining: usize) -> usize {
-    let least = remaining.min(STAGE).next_multiple_of(LEAST_PIECE);
+    let least = remaining.min(BUFFER).next_multiple_of(LEAST_PIECE);
     (held / 4)
         .next_multiple_of(LEAST_PIECE)
         .clamp(least, GREATEST_PIECE)
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn pieces_have_room_for_a_quarter_more_than_was_sent() {
-        for batch in [1, 4096, 65_536, 100_000, 1 << 20, STAGE] {
+        for batch in [1, 4096, 65_536, 100_000, 1 << 20, BUFFER] {
             let (mut held, mut sent, mut pieces) = (0, 0, 0);
             while sent < 1 << 30 {
                 let mut left = batch;

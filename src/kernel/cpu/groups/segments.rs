@@ -97,9 +97,12 @@ pub(crate) struct GroupAnswers {
 impl GroupAnswers {
     /// Answers of calls with these specifications, with room for so many groups.
     pub(crate) fn with_capacity(quantile_specs: &[QuantileSpec], groups: usize) -> Self {
-        let found = quantile_specs.iter();
+        let found = quantile_specs.iter().map(|quantile_spec| {
+            let answers = groups * quantile_spec.quantiles.len();
+            Found::with_capacity(answers, quantile_spec.method.interpolates())
+        });
         Self {
-            found: found.map(|spec| Found::with_capacity(spec, groups)).collect(),
+            found: found.collect(),
             lengths: Vec::with_capacity(groups),
         }
     }

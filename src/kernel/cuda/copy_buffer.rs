@@ -7,17 +7,17 @@ use datafusion::common::Result;
 
 use super::buffer::PageLocked;
 use super::device::Device;
-use super::idle::IdleStage;
+use super::idle::IdleCopyBuffer;
 
 /// A piece of page-locked memory, and the event that follows the copies to it or from it.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct CopyBuffer {
     pub(super) memory: PageLocked,
     copied: CudaEvent,
 }
 
-impl Stage {
-    /// A stage of `bytes` bytes, whose memory is allocated with these flags of `cuMemHostAlloc`.
+impl CopyBuffer {
+    /// A buffer of `bytes` bytes, whose memory is allocated with these flags of `cuMemHostAlloc`.
     pub(super) fn try_new(device: &Arc<Device>, bytes: usize, flags: u32) -> Result<Self> {
         let copied = device.context.new_event(None);
         Ok(Self {
@@ -26,23 +26,23 @@ impl Stage {
         })
     }
 
-    /// A stage that was idle.
-    pub(super) fn over(device: &Arc<Device>, IdleStage { memory, copied }: IdleStage) -> Self {
+    /// A buffer that was idle.
+    pub(super) fn over(device: &Arc<Device>, IdleCopyBuffer { memory, copied }: IdleCopyBuffer) -> Self {
         Self {
             memory: PageLocked::over(device, memory),
             copied,
         }
     }
 
-    /// The stage without its device.
-    pub(super) fn into_idle(self) -> IdleStage {
-        IdleStage {
+    /// The buffer without its device.
+    pub(super) fn into_idle(self) -> IdleCopyBuffer {
+        IdleCopyBuffer {
             memory: self.memory.into_memory(),
             copied: self.copied,
         }
     }
 
-    /// Marks this point of the stream as the end of the copies to the stage or from it.
+    /// Marks this point of the stream as the end of the copies to the buffer or from it.
     pub(super) fn mark(&self, device: &Device) -> Result<()> {
         let marked = self.copied.record(&device.stream);
         marked.map_err(|error| device.failed("copying with a device", error))
