@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, Int32Array};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion_quantiles::kernel::cuda::{
-    Device, DeviceColumn, GroupRanks, Groups, Predicate, Report, RowMask, TopMethod,
+    Device, DeviceColumn, GroupRanks, Predicate, Report, RowMask, SpreadGroups, TopMethod,
 };
 use datafusion_quantiles::key::KeyBits;
 use quantiles_testing::patterns::{self, Pattern};
@@ -84,11 +84,11 @@ fn ranks_of(
     sorts: bool,
 ) -> (Ranks, Report) {
     let mut report = Report::default();
-    let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
+    let groups = SpreadGroups::try_new(&[vec![group]], None, true, &mut report).unwrap();
     let mut among = selection(column, mask);
     among.timed = true;
     let ranks = Wanted { sorts };
-    let (segments, keys) = groups.select(&among, &mut report, &ranks).unwrap();
+    let (segments, keys) = groups.select(&[among], &mut report, &ranks).unwrap();
     let each = ranks.each();
     let keys_of = |group: usize| {
         let n = segments.length(group);

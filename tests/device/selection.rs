@@ -1,7 +1,7 @@
 //! Selections of columns on a device, for the tests and the benchmarks.
 
 use datafusion_quantiles::kernel::cuda::{
-    DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, RowMask, Selection, TopAnswer, TopMethod,
+    DeviceColumn, GroupTop, GroupTopSelection, Report, RowMask, Selection, SpreadGroups, TopAnswer, TopMethod,
 };
 use datafusion_quantiles::key::KeySpec;
 
@@ -27,7 +27,7 @@ pub(crate) fn best(
     method: TopMethod,
 ) -> (GroupTop, Report) {
     let mut report = Report::default();
-    let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
+    let groups = SpreadGroups::try_new(&[vec![group]], None, true, &mut report).unwrap();
     let keys = Selection {
         column: key,
         format: key.format(&KeySpec::try_new(key.data_type()).unwrap()),
@@ -36,7 +36,7 @@ pub(crate) fn best(
         timed: true,
     };
     let selection = GroupTopSelection {
-        groups: &groups,
+        groups: groups.of_share(0).unwrap(),
         keys,
         answer: TopAnswer::Values(value),
         others: &[],

@@ -7,7 +7,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int32Array};
 use datafusion::arrow::compute::{filter, is_not_null};
 use datafusion::arrow::datatypes::Int32Type;
 use datafusion::common::Result;
-use datafusion_quantiles::kernel::cuda::{DeviceColumn, GroupRanks, Groups, Report};
+use datafusion_quantiles::kernel::cuda::{DeviceColumn, GroupRanks, Report, SpreadGroups};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 use quantiles_testing::{patterns, pseudo_random};
 
@@ -79,10 +79,10 @@ fn found(group: &ArrayRef, column: &ArrayRef) -> (Vec<KeyBits>, Report) {
     };
     let (group, column) = (upload(group), upload(column));
     let mut report = Report::default();
-    let groups = Groups::try_new(&[&group], None, true, &mut report).unwrap();
+    let groups = SpreadGroups::try_new(&[vec![&group]], None, true, &mut report).unwrap();
     let mut among = selection(&column, None);
     among.timed = true;
-    let (segments, keys) = groups.select(&among, &mut report, &Three).unwrap();
+    let (segments, keys) = groups.select(&[among], &mut report, &Three).unwrap();
     assert_eq!(keys.len(), 3 * segments.codes.len());
     (
         (0..keys.len()).map(|index| keys.get(index).unwrap()).collect(),

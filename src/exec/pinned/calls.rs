@@ -3,7 +3,6 @@
 use std::borrow::Borrow;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -115,15 +114,13 @@ impl<'a> OnDevice<'a> {
             let found = ask(&mut on)?;
             Ok((found, on.report, on.memory))
         })?;
-        let mut slowest = Duration::ZERO;
-        let found = asked.into_iter().map(|(found, mut report, memory)| {
-            slowest = slowest.max(std::mem::take(&mut report.device_time));
-            self.report.add(&report);
+        let (mut found, mut reports) = (Vec::new(), Vec::new());
+        for (one, report, memory) in asked {
+            found.push(one);
+            reports.push(report);
             self.found.push(memory);
-            found
-        });
-        let found = found.collect();
-        self.report.device_time += slowest;
+        }
+        self.report.add_together(reports);
         Ok(found)
     }
 

@@ -47,7 +47,7 @@ impl GroupTops {
     pub(super) fn places(&self, codes: &[u64], k: usize) -> Result<(SharePlaces, Vec<usize>)> {
         let mut own: Vec<_> = self.0.iter().map(|top| own_groups(codes, &top.codes)).collect();
         let (mut places, mut lengths) = (Vec::new(), Vec::with_capacity(codes.len()));
-        // What is left of the rows of the group, in the order of each share.
+        // The rows of a group that have no place yet, of each share that has some, the best first.
         let mut left: Vec<(usize, Range<usize>)> = Vec::with_capacity(self.0.len());
         for code in codes {
             left.clear();

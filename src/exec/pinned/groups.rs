@@ -346,8 +346,8 @@ impl PinnedCalls for PinnedGroups {
         let Some(groups) = on.fitting_groups(&self.groups)? else {
             return Ok(false);
         };
+        let all = vec![None; on.table.shares().len()];
         for (column, source) in self.sources.iter().enumerate() {
-            let all = vec![None; on.table.shares().len()];
             let among = on.among_shares(source.column, &self.aggregates.columns[column].spec, &all);
             if !groups.fits(&among, &mut on.report)? {
                 return Ok(false);

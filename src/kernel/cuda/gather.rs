@@ -57,14 +57,9 @@ impl Gather {
         timed: bool,
         report: &mut Report,
     ) -> Result<Self> {
-        Ok(Self {
-            device: Arc::clone(device),
-            rows: DeviceBuffer::from_numbers(device, rows, limit, report)?,
-            count: rows.len(),
-            end: rows.iter().max().map_or(0, |row| row + 1),
-            limit,
-            timed,
-        })
+        let end = rows.iter().max().map_or(0, |row| row + 1);
+        let sent = DeviceBuffer::from_numbers(device, rows, limit, report)?;
+        Ok(Self::over(sent, (rows.len(), end), limit, timed))
     }
 
     /// The first `count` rows whose numbers are in `rows`, which are less than `end`.

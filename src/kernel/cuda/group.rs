@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, make_array};
 use datafusion::arrow::buffer::NullBuffer;
-use datafusion::common::{DataFusionError, Result, internal_err, resources_datafusion_err, resources_err};
+use datafusion::common::{Result, internal_err, resources_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::{DeviceColumn, KeyRange};
@@ -28,7 +28,6 @@ use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
-use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 /// Threads of a block.
@@ -131,36 +130,11 @@ pub(super) struct RecordRows<'b> {
 }
 
 impl<'a> Groups<'a> {
-    /// Groups by columns of one table. Their types are those whose keys tell values apart, so not floating point. Fails if this crate
-    /// would hold more than `limit` bytes of device memory. Reads each column once in its life.
+    /// The groups of each share of a table's rows, by the columns of the share. Their types are those whose keys tell values apart, so not
+    /// floating point. A group has the same code in all shares. `None` if the codes of groups need more than 64 bits.
     ///
     /// # Errors
-    /// `ResourcesExhausted` if the codes of groups need more than 64 bits; an execution error if the device fails;
-    /// an internal error for no columns, or columns of several tables.
-    pub fn try_new(
-        columns: &[&'a DeviceColumn],
-        limit: Option<u64>,
-        timed: bool,
-        report: &mut Report,
-    ) -> Result<Self> {
-        may_fail!("cuda_group");
-        let groups = Self::of_shares(&[columns.to_vec()], limit, timed, report)?;
-        let only = groups.and_then(|mut groups| groups.pop());
-        only.ok_or_else(|| Self::too_many(columns.len()))
-    }
-
-    /// The error for groups by so many columns whose codes need too many bits.
-    pub(super) fn too_many(columns: usize) -> DataFusionError {
-        resources_datafusion_err!(
-            "the values of {columns} group columns span more than 64 bits on the device"
-        )
-    }
-
-    /// The groups of each share of a table's rows, by the columns of the share. A group has the same code in all shares. `None` if the
-    /// codes of groups need more than 64 bits.
-    ///
-    /// # Errors
-    /// The other errors of [`Self::try_new`].
+    /// As [`SpreadGroups::try_new`](super::group_spread::SpreadGroups::try_new), but for such codes.
     pub(super) fn of_shares(
         shares: &[Vec<&'a DeviceColumn>],
         limit: Option<u64>,
@@ -247,15 +221,6 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The groups of the rows in the bitmap `mask`, or of all rows, and the number of rows of each. Waits for the device.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` if the device's memory, or the limit on it, is too small; an execution error if the device fails.
-    pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Segments> {
-        let (segments, _) = ordered(&[(self, self.rows_without_keys(mask))], report, |_| Ok(None))?;
-        Ok(segments)
-    }
-
     /// The least key of a column, of which each of `among` has the rows of one share, and the shape of records with its keys.
     pub(super) fn key_shape(
         &self,
@@ -276,6 +241,12 @@ impl<'a> Groups<'a> {
             key_bits,
             code_bits: bits_of(self.numbers - 1),
         }
+    }
+
+    /// The first and the last code of the groups that the device looks at.
+    pub(super) fn codes_kept(&self) -> [u64; 2] {
+        let kept = self.kept.as_ref();
+        kept.map_or([0, u64::MAX], |kept| [*kept.start(), *kept.end()])
     }
 
     /// Whether a code takes 8 bytes.
@@ -324,13 +295,9 @@ impl<'a> Groups<'a> {
     ) -> Result<()> {
         let mask = rows.mask.map_or(0, DeviceBuffer::address);
         report.bytes_read += rows.mask.map_or(0, DeviceBuffer::len) as u64;
-        let (first, last) = self
-            .kept
-            .as_ref()
-            .map_or((0, u64::MAX), |kept| kept.clone().into_inner());
         let argument = GroupArgument {
             bits: rows.shape.key_bits,
-            codes_kept: [first, last],
+            codes_kept: self.codes_kept(),
             ..argument
         };
         let (program, argument) = match rows.keys {
@@ -365,7 +332,7 @@ impl<'a> Groups<'a> {
 /// A share of a table's rows: how they are grouped, and which of them count.
 pub(super) type Share<'b> = (&'b Groups<'b>, &'b Selection<'b>);
 
-/// As [`Groups::select`], by a sort of all rows of these shares, for the ranks that `table` gives. Keys count from the least key of the
+/// The groups of the rows of these shares and their keys at the ranks that `table` gives, by a sort of all rows. Keys count from the least key of the
 /// column.
 pub(super) fn sorted(
     shares: &[Share<'_>],

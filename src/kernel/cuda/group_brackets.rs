@@ -131,7 +131,7 @@ impl<'a> BracketRead<'a> {
     /// The groups of all rows that count, and the keys at the wanted ranks of each. Waits for the device.
     ///
     /// # Errors
-    /// As [`Groups::select`].
+    /// As [`SpreadGroups::select`](super::group_spread::SpreadGroups::select).
     pub(super) fn select(&self, report: &mut Report, wanted: &dyn GroupRanks) -> Result<Selected> {
         let (groups, device, rows) = (self.groups, self.groups.device, self.population());
         let each = self.record_bytes()?;
@@ -374,10 +374,11 @@ impl<'a> BracketRead<'a> {
 
     /// The part of the argument that all kernels have.
     fn argument(&self) -> BracketsArgument {
-        let kept = self.groups.kept.as_ref();
-        let (first, last) = kept.map_or((0, u64::MAX), |kept| kept.clone().into_inner());
         let mut argument = BracketsArgument {
-            codes_kept: [first, last].map(|code| code.min(u32::MAX.into()) as u32),
+            codes_kept: self
+                .groups
+                .codes_kept()
+                .map(|code| code.min(u32::MAX.into()) as u32),
             least: halves(self.least),
             numbers: self.groups.numbers as u64,
             step: self.plan.step,

@@ -3,32 +3,17 @@
 use datafusion::common::{Result, internal_err};
 
 use super::bracket_plan::BracketPlan;
-use super::group::{Groups, Share, sorted};
+use super::group::{Share, sorted};
 use super::group_brackets::BracketRead;
 use super::group_ranks::{GroupRanks, RankTable};
 use super::report::Report;
-use super::select::Selection;
 use super::sort::{PickedKeys, Segments};
 
-impl Groups<'_> {
-    /// The groups of the rows of `among`, and the keys at the ranks of each group, [`GroupRanks::each`] for each group in the order of
-    /// groups. `wanted` is also asked for the ranks of a group of average size. Waits for the device.
-    ///
-    /// # Errors
-    /// As [`Self::present`]; also `ResourcesExhausted` if codes and keys need more than 128 bits together; errors of `wanted`.
-    pub fn select(
-        &self,
-        among: &Selection<'_>,
-        report: &mut Report,
-        wanted: &dyn GroupRanks,
-    ) -> Result<(Segments, PickedKeys)> {
-        let (segments, keys) = select(&[(self, among)], report, wanted)?;
-        check_rows(&segments, among.population())?;
-        Ok((segments, keys))
-    }
-}
-
-/// As [`Groups::select`], of the rows of several shares. The device of the first share reads them all.
+/// The groups of the rows of these shares, and the keys at the ranks of each group, [`GroupRanks::each`] for each group in the order of
+/// groups. `wanted` is also asked for the ranks of a group of average size. The device of the first share reads all rows, and is waited for.
+///
+/// # Errors
+/// As [`SpreadGroups::select`](super::group_spread::SpreadGroups::select).
 pub(super) fn select(
     shares: &[Share<'_>],
     report: &mut Report,
@@ -51,12 +36,4 @@ pub(super) fn select(
     };
     keys.least = least;
     Ok((segments, keys))
-}
-
-/// Checks that groups have all rows that count.
-pub(super) fn check_rows(segments: &Segments, population: u64) -> Result<()> {
-    match segments.records {
-        found if found == population => Ok(()),
-        found => internal_err!("{population} values were announced to the device, it found {found}"),
-    }
 }

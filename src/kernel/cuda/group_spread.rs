@@ -4,17 +4,16 @@
 //! group is selected by one device, as if all of its rows lay there. Cost: the read of all rows by every device, and the sort of its part.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use datafusion::arrow::array::ArrayRef;
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_err, resources_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::Device;
 use super::group::{Groups, Share, ordered};
 use super::group_ranks::GroupRanks;
-use super::group_select::{check_rows, select};
+use super::group_select::select;
 use super::report::Report;
 use super::select::Selection;
 use super::sort::{PickedKeys, Segments};
@@ -30,7 +29,8 @@ impl<'a> SpreadGroups<'a> {
     /// Reads each column once in its life.
     ///
     /// # Errors
-    /// As [`Groups::try_new`]; an execution error if a device cannot read the memory of another.
+    /// `ResourcesExhausted` if the codes of groups need more than 64 bits; an execution error if a device fails, or cannot read the memory of
+    /// another; an internal error for no columns, or columns of several tables.
     pub fn try_new(
         shares: &[Vec<&'a DeviceColumn>],
         limit: Option<u64>,
@@ -39,7 +39,10 @@ impl<'a> SpreadGroups<'a> {
     ) -> Result<Self> {
         may_fail!("cuda_group");
         let Some(groups) = Groups::of_shares(shares, limit, timed, report)? else {
-            return Err(Groups::too_many(shares.first().map_or(0, Vec::len)));
+            return resources_err!(
+                "the values of {} group columns span more than 64 bits on the device",
+                shares.first().map_or(0, Vec::len)
+            );
         };
         let groups = Self(groups);
         match groups.strangers() {
@@ -76,7 +79,7 @@ impl<'a> SpreadGroups<'a> {
     ///
     /// # Errors
     /// An internal error if there is no such share.
-    pub(crate) fn of_share(&self, share: usize) -> Result<&Groups<'a>> {
+    pub fn of_share(&self, share: usize) -> Result<&Groups<'a>> {
         match self.0.get(share) {
             Some(groups) => Ok(groups),
             None => internal_err!("share {share} of {}", self.0.len()),
@@ -108,11 +111,11 @@ impl<'a> SpreadGroups<'a> {
         Ok(shape.bytes().is_some())
     }
 
-    /// The groups of the rows of `among`, which has the rows of each share, and the keys at the ranks of each group: [`Groups::select`].
-    /// Waits for the devices.
+    /// The groups of the rows of `among`, which has the rows of each share, and the keys at the ranks of each group, [`GroupRanks::each`] for
+    /// each group in the order of groups. `wanted` is also asked for the ranks of a group of average size. Waits for the devices.
     ///
     /// # Errors
-    /// As [`Groups::select`].
+    /// As [`Self::present`]; also `ResourcesExhausted` if codes and keys need more than 128 bits together; errors of `wanted`.
     pub fn select(
         &self,
         among: &[Selection<'_>],
@@ -123,15 +126,18 @@ impl<'a> SpreadGroups<'a> {
             let shares: Vec<Share<'_>> = groups.iter().zip(among).collect();
             select(&shares, report, wanted)
         })?;
-        check_rows(&segments, among.iter().map(Selection::population).sum())?;
-        Ok((segments, keys))
+        let population = among.iter().map(Selection::population).sum::<u64>();
+        match segments.records {
+            found if found == population => Ok((segments, keys)),
+            found => internal_err!("{population} values were announced to the device, it found {found}"),
+        }
     }
 
     /// The groups of the rows in the bitmaps `masks`, one for each share, or of all rows, and the number of rows of each. Waits for the
     /// devices.
     ///
     /// # Errors
-    /// As [`Groups::present`].
+    /// `ResourcesExhausted` if a device's memory, or the limit on it, is too small; an execution error if a device fails.
     pub fn present(&self, masks: &[Option<&DeviceBuffer>], report: &mut Report) -> Result<Segments> {
         let (segments, _) = self.on_each(report, |groups, report| {
             let rows = groups.iter().zip(masks);
@@ -161,15 +167,12 @@ impl<'a> SpreadGroups<'a> {
             };
             Ok((found, own))
         })?;
-        let mut slowest = Duration::ZERO;
-        let mut all = (Segments::default(), PickedKeys::default());
-        for ((segments, keys), mut own) in found {
-            slowest = slowest.max(std::mem::take(&mut own.device_time));
-            report.add(&own);
-            all = (all.0.and(segments), all.1.and(keys));
-        }
-        report.device_time += slowest;
-        Ok(all)
+        let (found, reports): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        report.add_together(reports);
+        let none = (Segments::default(), PickedKeys::default());
+        Ok(found.into_iter().fold(none, |(all, keys), (more, more_keys)| {
+            (all.and(more), keys.and(more_keys))
+        }))
     }
 
     /// The groups of each share whose codes the device of one share takes. `None`: there are none.

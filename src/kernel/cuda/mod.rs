@@ -11,7 +11,7 @@
 //! | [`Selection`] | finds exact ranks of a column, or of some of its rows |
 //! | [`SpreadSelection`] | finds exact ranks of a column that lies on several devices |
 //! | [`TopSelection`] | finds the rows with the greatest or least keys |
-//! | [`Groups`] | finds exact ranks in every group |
+//! | [`SpreadGroups`] | finds exact ranks in every group |
 //! | [`GroupTopSelection`] | finds the best rows of every group |
 //! | [`Gather`] | fetches the values of some rows |
 //! | [`CudaBackend`] | opens shards that answer the rounds of [`crate::select`] |

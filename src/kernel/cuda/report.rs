@@ -24,6 +24,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// Adds the reports of devices that worked at the same time: of their times the longest counts.
+    pub(crate) fn add_together(&mut self, reports: Vec<Report>) {
+        let mut longest = Duration::ZERO;
+        for mut report in reports {
+            longest = longest.max(std::mem::take(&mut report.device_time));
+            self.add(&report);
+        }
+        self.device_time += longest;
+    }
+
     /// Adds the numbers of another report.
     pub(crate) fn add(&mut self, other: &Report) {
         self.kernels += other.kernels;

@@ -148,7 +148,7 @@ impl PickedKeys {
         self
     }
 
-    /// The same keys, with the bytes of a number for each.
+    /// These keys, each with as many bytes as [`KeyBits`] has.
     fn widened(self) -> Self {
         let keys = self.records.chunks_exact(self.width.max(1)).map(key_of);
         Self {
