@@ -22,6 +22,7 @@ struct Group {
     u32 folds;       // of gr_codes: 1 if there are columns before
     u32 above_null;  // of gr_codes: 1 if the column has NULLs, whose code is 0
     u32 keyless;     // of gr_records: 1 for records without keys, of all rows in `mask`
+    u32 code_offset; // of gr_records: added to each of `codes` that is not `wide`
 };
 
 extern "C" __constant__ u32 gr_sizes[4] = {sizeof(Group), sizeof(Key), 0, 0};
@@ -116,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gr_codes(const __grid_cons
 }
 
 __device__ __forceinline__ u64 code_at(const Group& group, u64 row) {
-    return group.wide ? ((const u64*)group.codes)[row] : ((const u32*)group.codes)[row];
+    return group.wide ? ((const u64*)group.codes)[row] : u64(((const u32*)group.codes)[row] + group.code_offset);
 }
 
 template <class Record>

@@ -41,6 +41,9 @@ const HEAP_ROW_BYTES: usize = 100;
 /// Bytes of a value of variable width, where none is known.
 const VALUE_BYTES: usize = 32;
 
+/// Values of a list or map, where their number is not known.
+const LIST_VALUES: usize = 16;
+
 /// Part of a memory limit, as a divisor, that the heaps of a sort with a limit may take.
 const HEAPS_PART: usize = 2;
 
@@ -58,16 +61,23 @@ pub(super) fn is_large(plan: &LogicalPlan, partitions: usize, limit: usize) -> b
 fn heaps(k: usize, schema: &Schema, partitions: usize) -> usize {
     let widths = schema.fields().iter().map(|field| width(field.data_type()));
     k.saturating_mul(partitions)
-        .saturating_mul(HEAP_ROW_BYTES + widths.sum::<usize>())
+        .saturating_mul(widths.fold(HEAP_ROW_BYTES, usize::saturating_add))
 }
 
 /// Bytes of a value of this type, as estimated.
 fn width(data_type: &DataType) -> usize {
     match data_type {
-        DataType::Struct(fields) => fields.iter().map(|field| width(field.data_type())).sum(),
-        DataType::FixedSizeList(item, length) => {
-            width(item.data_type()) * usize::try_from(*length).unwrap_or(0)
-        }
+        DataType::Struct(fields) => fields.iter().fold(0, |sum: usize, field| {
+            sum.saturating_add(width(field.data_type()))
+        }),
+        DataType::FixedSizeList(item, length) => usize::try_from(*length)
+            .unwrap_or(0)
+            .saturating_mul(width(item.data_type())),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::Map(item, _) => LIST_VALUES.saturating_mul(width(item.data_type())),
         DataType::FixedSizeBinary(bytes) => usize::try_from(*bytes).unwrap_or(0),
         DataType::Dictionary(keys, _) => width(keys),
         DataType::Boolean | DataType::Null => 1,

@@ -27,5 +27,5 @@ pub(crate) use between::Interpolation;
 pub use method::Method;
 use number::Fraction;
 pub use number::{Quantile, Quantiles};
-pub(crate) use pick::{Found, Pick, Picks};
+pub(crate) use pick::{Found, Pick, Picks, ranks_of};
 pub use spec::QuantileSpec;

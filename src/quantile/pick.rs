@@ -38,6 +38,15 @@ impl Picks {
     }
 }
 
+/// The ranks that answers lie at or between: ascending, distinct.
+pub(crate) fn ranks_of(picks: &[Picks]) -> Vec<u64> {
+    let all = picks.iter().flat_map(|picks| &picks.list);
+    let mut ranks: Vec<u64> = all.flat_map(|pick| [pick.low, pick.high]).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
 /// The keys, or byte strings, that answers are or lie between, for any number of groups.
 #[derive(Debug)]
 pub(crate) struct Found<T> {

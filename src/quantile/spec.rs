@@ -3,7 +3,7 @@
 use datafusion::arrow::array::{ArrayRef, new_null_array};
 use datafusion::common::Result;
 
-use super::{Found, Fraction, Interpolation, Method, Pick, Picks, Quantile, builtin, spark};
+use super::{Found, Fraction, Interpolation, Method, Pick, Picks, Quantile, builtin, ranks_of, spark};
 use crate::key::{KeyBits, KeySpec};
 
 /// The question of one call: which quantiles, by which method, from which end.
@@ -36,6 +36,9 @@ impl QuantileSpec {
 
     /// The position of the answer by a method that counts in `n - 1` gaps between values (and of `disc`), from the least value.
     fn pick_among_gaps(&self, quantile: Quantile, n: u64) -> Pick {
+        if self.method == Method::Disc {
+            return Pick::at(quantile.rank(n));
+        }
         let (floor, fraction) = quantile.times(n - 1);
         let above = floor + 1 + u64::from(fraction.num > 0);
         let nearest = || {
@@ -47,7 +50,6 @@ impl QuantileSpec {
             floor + 1 + u64::from(up)
         };
         match self.method {
-            Method::Disc => Pick::at(quantile.rank(n)),
             Method::Lower => Pick::at(floor + 1),
             Method::Higher => Pick::at(above),
             Method::Nearest => Pick::at(nearest()),
@@ -71,11 +73,7 @@ impl QuantileSpec {
         if n == 0 {
             return Vec::new();
         }
-        let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
-        let mut ranks: Vec<u64> = picks.flat_map(|pick| [pick.low, pick.high]).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
+        ranks_of(&[self.picks(n)])
     }
 
     /// The answers, one for each quantile in the caller's order, of type [`Method::result_type`]; all NULL if `n` is 0.

@@ -190,7 +190,7 @@ async fn best_rows_of_groups() {
             "SELECT b, topk_by(id, f64, 10) FROM t GROUP BY b",
             &[
                 "gt_records_time=",
-                "so_heads_time=",
+                "so_search_time=",
                 "gt_select_32_time=",
                 "gt_answer_time=",
             ][..],

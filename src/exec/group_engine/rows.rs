@@ -11,7 +11,7 @@ use super::{GroupedWork, Shared};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::GroupKey;
-use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, WaitingRows, run_bytes, scatter};
+use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, WaitingRows, run_bytes, scatter, spill};
 use crate::key::KeySpec;
 use crate::memory::{FreePages, SpillFile};
 
@@ -298,13 +298,11 @@ impl<W: GroupKey> PartitionedRows<W> {
             Some(file) => file,
             none => none.insert(shared.spiller.create(T::ROWS)?),
         };
-        for run in &mut self.runs {
-            let freed = run.spill::<W>(shared.work.specs(), file)?;
-            let missing = self.floor.saturating_sub(self.staging.size());
-            // Grown before `held` shrinks, so that no other consumer takes the memory in between.
-            self.staging.grow(freed.min(missing));
-            self.held.shrink(freed);
-        }
+        let freed = spill::<W>(&mut self.runs, shared.work.specs(), file)?;
+        let missing = self.floor.saturating_sub(self.staging.size());
+        // Grown before `held` shrinks, so that no other consumer takes the memory in between.
+        self.staging.grow(freed.min(missing));
+        self.held.shrink(freed);
         Ok(())
     }
 

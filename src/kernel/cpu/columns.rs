@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait, StructArray, UInt32Array,
+    make_array,
 };
-use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::buffer::{Buffer, MutableBuffer, OffsetBuffer};
 use datafusion::arrow::compute::{cast, take};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
@@ -50,6 +51,53 @@ pub(crate) fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<Arra
         .iter()
         .map(|column| without_others(&take(column.as_ref(), rows, None)?));
     taken.collect()
+}
+
+/// The values of arrays of one type, each at its index among all, of which `indices` has one for each value, array by array. `None` if the type
+/// has no fixed width of whole bytes, or if there are NULLs.
+///
+/// # Errors
+/// Errors of Arrow, which finds the answer not to be an array of this type.
+pub(crate) fn scattered(arrays: &[ArrayRef], indices: &[u32]) -> Result<Option<ArrayRef>> {
+    let Some(first) = arrays.first() else {
+        return Ok(None);
+    };
+    let buffer = match first.data_type().primitive_width() {
+        _ if arrays.iter().any(|array| array.null_count() > 0) => None,
+        Some(1) => scattered_words::<u8>(arrays, indices),
+        Some(2) => scattered_words::<u16>(arrays, indices),
+        Some(4) => scattered_words::<u32>(arrays, indices),
+        Some(8) => scattered_words::<u64>(arrays, indices),
+        Some(16) => scattered_words::<[u64; 2]>(arrays, indices),
+        Some(32) => scattered_words::<[u64; 4]>(arrays, indices),
+        _ => None,
+    };
+    let Some(buffer) = buffer else {
+        return Ok(None);
+    };
+    let data = ArrayData::builder(first.data_type().clone())
+        .len(indices.len())
+        .add_buffer(buffer);
+    Ok(Some(make_array(data.build()?)))
+}
+
+/// [`scattered`] for values of type `T`.
+fn scattered_words<T: bytemuck::Pod>(arrays: &[ArrayRef], indices: &[u32]) -> Option<Buffer> {
+    let mut out = MutableBuffer::from_len_zeroed(indices.len() * size_of::<T>());
+    let words = bytemuck::try_cast_slice_mut::<u8, T>(out.as_slice_mut()).ok()?;
+    let mut rest = indices;
+    for array in arrays {
+        let data = array.to_data();
+        let (from, rows) = (data.offset() * size_of::<T>(), data.len());
+        let bytes = data.buffers().first()?.as_slice();
+        let values = bytes.get(from..from + rows * size_of::<T>())?;
+        let (own, others) = rest.split_at_checked(rows)?;
+        for (value, index) in bytemuck::try_cast_slice::<u8, T>(values).ok()?.iter().zip(own) {
+            words[*index as usize] = *value;
+        }
+        rest = others;
+    }
+    Some(out.into())
 }
 
 /// A copy of an array whose views, nested ones too, point to values of its own rows only.
@@ -117,8 +165,9 @@ pub(crate) fn with_short_dictionary(column: &ArrayRef) -> Result<ArrayRef> {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::{DictionaryArray, ListArray, StringViewArray};
-    use datafusion::arrow::datatypes::{Field, Int32Type};
+    use datafusion::arrow::array::{DictionaryArray, Int64Array, ListArray, StringArray, StringViewArray};
+    use datafusion::arrow::compute::concat;
+    use datafusion::arrow::datatypes::{Field, Int32Type, TimeUnit};
 
     use super::*;
 
@@ -170,5 +219,45 @@ mod tests {
         assert_eq!(own.as_any_dictionary().values().len(), 3);
         let text = |column: &ArrayRef| cast(column, &DataType::Utf8).unwrap();
         assert_eq!(&text(&own), &text(&some));
+    }
+
+    /// Values go where their indices say, as those that are joined and taken by row do.
+    #[test]
+    fn scattered_values_are_those_taken_by_row() {
+        let types = [
+            DataType::Int8,
+            DataType::UInt16,
+            DataType::Float32,
+            DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+            DataType::Decimal128(20, 3),
+            DataType::Decimal256(50, 3),
+        ];
+        let numbers =
+            |from: i64, rows: i64| Int64Array::from_iter_values((from..from + rows).map(|n| n % 90));
+        let indices: Vec<u32> = (0..1000_u32).map(|row| row * 7 % 1000).collect();
+        let mut rows = vec![0; 1000];
+        for (row, index) in indices.iter().enumerate() {
+            rows[*index as usize] = row as u32;
+        }
+        for data_type in types {
+            let of = |numbers: &dyn Array| cast(numbers, &data_type).unwrap();
+            let arrays = [
+                of(&numbers(0, 300)),
+                of(&numbers(5, 900)).slice(150, 700),
+                of(&numbers(0, 0)),
+            ];
+            let all: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+            let expected = take(&concat(&all).unwrap(), &UInt32Array::from(rows.clone()), None).unwrap();
+            assert_eq!(
+                scattered(&arrays, &indices).unwrap().as_ref(),
+                Some(&expected),
+                "{data_type}"
+            );
+        }
+        let with_null: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+        for other in [with_null, text] {
+            assert!(scattered(&[other], &[1, 0]).unwrap().is_none());
+        }
     }
 }

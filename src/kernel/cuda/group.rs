@@ -22,9 +22,10 @@ use super::column::{DeviceColumn, KeyRange};
 use super::device::Device;
 use super::group_ranks::RankTable;
 use super::launch::{ColumnArgument, Kernels, Launch, halves, kernel_argument, whole};
+use super::picked_keys::PickedKeys;
 use super::report::Report;
 use super::select::Selection;
-use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
+use super::sort::{RecordShape, RecordSort, Segments, SortMemory};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
@@ -54,6 +55,7 @@ kernel_argument! {
         folds: u32,
         above_null: u32,
         keyless: u32,
+        code_offset: u32,
     }
 }
 
@@ -254,6 +256,11 @@ impl<'a> Groups<'a> {
         self.numbers > 1 << 32
     }
 
+    /// Bytes of a code: 4 or 8.
+    fn code_bytes(&self) -> usize {
+        if self.is_wide() { 8 } else { 4 }
+    }
+
     fn argument(&self, column: ColumnArgument) -> GroupArgument {
         GroupArgument {
             wide: u32::from(self.is_wide()),
@@ -261,13 +268,38 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Writes the code of each row's group to device memory, from the address `codes` on.
-    pub(super) fn number_rows(
+    /// The address of a number for each row, and what makes the code of its group of it by addition. Where the numbers are not the values of
+    /// the group column, they are written to device memory from the address `room` on.
+    pub(super) fn codes(
         &self,
-        codes: u64,
+        room: u64,
         timeline: &mut Timeline<'_>,
         report: &mut Report,
-    ) -> Result<()> {
+    ) -> Result<(u64, u32)> {
+        if let Some(stored) = self.stored_codes() {
+            return Ok(stored);
+        }
+        self.number_rows(room, timeline, report)?;
+        Ok((room, 0))
+    }
+
+    /// As [`Self::codes`], where there is one group column of integers of 32 bits without NULLs.
+    pub(super) fn stored_codes(&self) -> Option<(u64, u32)> {
+        let [only] = self.columns.as_slice() else {
+            return None;
+        };
+        // The key of a signed integer has the sign turned, which is the same as adding it.
+        let turned = match (only.format.value_bytes(), only.format.encoding()) {
+            (4, 0) => 0,
+            (4, 1) => 1 << 31,
+            _ => return None,
+        };
+        let offset = u32::wrapping_sub(turned, only.least as u32);
+        (!only.has_null).then(|| (only.column.values_address(), offset))
+    }
+
+    /// Writes the code of each row's group to device memory, from the address `codes` on.
+    fn number_rows(&self, codes: u64, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<()> {
         for (index, column) in self.columns.iter().enumerate() {
             let argument = GroupArgument {
                 codes,
@@ -295,6 +327,7 @@ impl<'a> Groups<'a> {
     ) -> Result<()> {
         let mask = rows.mask.map_or(0, DeviceBuffer::address);
         report.bytes_read += rows.mask.map_or(0, DeviceBuffer::len) as u64;
+        report.bytes_read += self.rows * self.code_bytes() as u64;
         let argument = GroupArgument {
             bits: rows.shape.key_bits,
             codes_kept: self.codes_kept(),
@@ -373,12 +406,11 @@ pub(super) fn ordered(
     if most == 0 {
         return Ok((Segments::default(), PickedKeys::default()));
     }
-    let code_bytes = if groups.is_wide() { 8 } else { 4 };
     let longest = shares.iter().map(|(groups, _)| groups.rows).max().unwrap_or(0);
     let mut layout = Places::default();
     // The codes of a share lie in the memory of the second buffer of records, which is used later.
-    let each = record_bytes.max(code_bytes * longest.div_ceil(most) as usize);
-    let room = SortMemory::take(&mut layout, device, most as usize, each);
+    let each = record_bytes.max(groups.code_bytes() * longest.div_ceil(most) as usize);
+    let room = SortMemory::take(&mut layout, most as usize, each);
     let cursor = layout.take(size_of::<u64>());
     let mut lease = WorkspaceLease::lock(device);
     let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
@@ -386,9 +418,10 @@ pub(super) fn ordered(
     let mut timeline = Timeline::start(device, groups.timed)?;
     let at = |place: usize| work.address() + place as u64;
     for (groups, rows) in shares.iter().filter(|(groups, _)| groups.rows > 0) {
-        groups.number_rows(at(room.records[1]), &mut timeline, report)?;
+        let (codes, code_offset) = groups.codes(at(room.records[1]), &mut timeline, report)?;
         let argument = GroupArgument {
-            codes: at(room.records[1]),
+            codes,
+            code_offset,
             records: at(room.records[0]),
             cursor: at(cursor),
             room: most,
@@ -401,9 +434,15 @@ pub(super) fn ordered(
         return internal_err!("{count} records on the device, {most} were announced");
     }
     let mut sort = RecordSort::try_new(work, room, *shape, count, groups.limit)?;
-    let heads = sort.sort_groups(&mut timeline)?;
-    let segments = sort.segments(&heads, report)?;
-    let keys = match table(&segments)? {
+    sort.start(&mut timeline)?;
+    let mut heads = sort.heads(&mut timeline)?;
+    let starts = sort.starts(&heads, report)?;
+    // The device sorts short groups while the host looks for their ranks.
+    sort.start_in_groups(&mut heads, &mut timeline)?;
+    let segments = sort.segments_from(starts, &heads, report)?;
+    let table = table(&segments)?;
+    sort.end_in_groups(&heads, &mut timeline)?;
+    let keys = match table {
         Some(table) => sort.ranks(&heads, &table, &mut timeline, report)?,
         None => PickedKeys::default(),
     };

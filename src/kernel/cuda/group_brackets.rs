@@ -16,9 +16,10 @@ use super::buffer::DeviceBuffer;
 use super::group::{Groups, HOST_BYTES, Share};
 use super::group_ranks::{GroupRanks, RankTable};
 use super::launch::{ColumnArgument, Kernels, halves, kernel_argument, key_of};
+use super::picked_keys::PickedKeys;
 use super::report::Report;
 use super::runs::Candidates;
-use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
+use super::sort::{RecordShape, RecordSort, Segments, SortMemory};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
@@ -138,7 +139,7 @@ impl<'a> BracketRead<'a> {
         let mut layout = Places::default();
         // As in a sort of all rows, codes lie in the second buffer of records. All rows can lie inside brackets, where many are equal.
         let wide = each.max(size_of::<u32>() * self.rows().div_ceil(rows) as usize);
-        let records = SortMemory::take(&mut layout, device, rows as usize, wide);
+        let records = SortMemory::take(&mut layout, rows as usize, wide);
         let room = self.room(&mut layout, Some(records.records[1]));
         let mut lease = WorkspaceLease::lock(device);
         let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
@@ -149,42 +150,23 @@ impl<'a> BracketRead<'a> {
         if kept > rows {
             return internal_err!("{kept} records on the device, {rows} were announced");
         }
-        let mut sort = RecordSort::try_new(work, records, self.shape, kept, groups.limit)?;
-        let heads = sort.sort_groups(&mut timeline)?;
-        let inside = sort.segments(&heads, report)?;
         let tables = self.tables(work, &room, &argument, report)?;
-        let selected = self.located(&tables, (&sort, &inside), wanted, &mut timeline, report)?;
+        let mut sort = RecordSort::try_new(work, records, self.shape, kept, groups.limit)?;
+        sort.start(&mut timeline)?;
+        // While the device sorts, the host looks for the ranks of all groups.
+        let segments = tables.segments();
+        let table = RankTable::try_new(&segments, wanted)?;
+        let heads = sort.finish(&mut timeline)?;
+        let inside = sort.segments(&heads, report)?;
+        let selected = match tables.locate(&segments, &inside, &table) {
+            Some(located) => Ok((segments, picked(&located, &sort, &mut timeline, report)?)),
+            None => Err(table),
+        };
         timeline.end()?;
         device.synchronize("grouping on the device")?;
         timeline.report(report)?;
         report.second_reads += usize::from(selected.is_err());
         Ok(selected)
-    }
-
-    /// The groups of all rows, and the keys at the wanted ranks of each, of which `sort` has those inside brackets.
-    fn located(
-        &self,
-        tables: &Tables,
-        (sort, inside): (&RecordSort<'_>, &Segments),
-        wanted: &dyn GroupRanks,
-        timeline: &mut Timeline<'_>,
-        report: &mut Report,
-    ) -> Result<Selected> {
-        let segments = tables.segments();
-        let table = RankTable::try_new(&segments, wanted)?;
-        let Some(located) = tables.locate(&segments, inside, &table) else {
-            return Ok(Err(table));
-        };
-        let kept = located.iter().filter_map(|located| match located {
-            Located::Kept(place) => Some(*place),
-            Located::Known(_) => None,
-        });
-        let picked = sort.pick(&kept.collect::<Vec<_>>(), timeline, report)?;
-        let known = located.iter().map(|located| match located {
-            Located::Kept(_) => None,
-            Located::Known(key) => Some(*key),
-        });
-        Ok(Ok((segments, picked.with(known))))
     }
 
     /// Rows that include the `k` best of each group. `None` if the sample misled, or if too many keys tie. Waits for the device.
@@ -259,12 +241,12 @@ impl<'a> BracketRead<'a> {
         let [table, counts] = self.table_bytes();
         let record = self.shape.bytes().unwrap_or(0);
         Room {
-            codes: match (codes, stored_codes(self.groups)) {
+            codes: match (codes, self.groups.stored_codes()) {
                 (Some(codes), _) => codes,
                 (None, Some(_)) => 0,
                 (None, None) => layout.take(self.rows() as usize * size_of::<u32>()),
             },
-            sample: SortMemory::take(layout, self.groups.device, self.samples() as usize, record),
+            sample: SortMemory::take(layout, self.samples() as usize, record),
             table: layout.take(table),
             counts: layout.take(counts),
             cursors: layout.take(3 * size_of::<u64>()),
@@ -353,18 +335,13 @@ impl<'a> BracketRead<'a> {
     ) -> Result<Vec<BracketsArgument>> {
         let mut arguments = Vec::with_capacity(self.shares.len());
         for (groups, among) in self.shares.iter().filter(|(groups, _)| groups.rows > 0) {
-            let (codes, code_offset) = match stored_codes(groups) {
-                Some(stored) => stored,
-                None => {
-                    groups.number_rows(codes, timeline, report)?;
-                    let own = codes;
-                    codes += groups.rows * size_of::<u32>() as u64;
-                    (own, 0)
-                }
-            };
+            let (own, code_offset) = groups.codes(codes, timeline, report)?;
+            if own == codes {
+                codes += groups.rows * size_of::<u32>() as u64;
+            }
             arguments.push(BracketsArgument {
                 column: among.argument(),
-                codes,
+                codes: own,
                 code_offset,
                 ..self.argument()
             });
@@ -443,19 +420,23 @@ impl<'a> BracketRead<'a> {
     }
 }
 
-/// Where there is one group column of integers of 32 bits without NULLs: the address of its values, and what makes codes of them.
-fn stored_codes(groups: &Groups<'_>) -> Option<(u64, u32)> {
-    let [only] = groups.columns.as_slice() else {
-        return None;
-    };
-    // The key of a signed integer has the sign turned, which is the same as adding it.
-    let turned = match (only.format.value_bytes(), only.format.encoding()) {
-        (4, 0) => 0,
-        (4, 1) => 1 << 31,
-        _ => return None,
-    };
-    let offset = u32::wrapping_sub(turned, only.least as u32);
-    (!only.has_null).then(|| (only.column.values_address(), offset))
+/// The keys of ranks that were looked for, of which `sort` has those inside brackets.
+fn picked(
+    located: &[Located],
+    sort: &RecordSort<'_>,
+    timeline: &mut Timeline<'_>,
+    report: &mut Report,
+) -> Result<PickedKeys> {
+    let kept = located.iter().filter_map(|located| match located {
+        Located::Kept(place) => Some(*place),
+        Located::Known(_) => None,
+    });
+    let picked = sort.pick(&kept.collect::<Vec<_>>(), timeline, report)?;
+    let known = located.iter().map(|located| match located {
+        Located::Kept(_) => None,
+        Located::Known(key) => Some(*key),
+    });
+    Ok(picked.with(known))
 }
 
 /// Rows of a group on average; `None` if rows are too few, or codes too many, for brackets.

@@ -6,8 +6,9 @@ use super::bracket_plan::BracketPlan;
 use super::group::{Share, sorted};
 use super::group_brackets::BracketRead;
 use super::group_ranks::{GroupRanks, RankTable};
+use super::picked_keys::PickedKeys;
 use super::report::Report;
-use super::sort::{PickedKeys, Segments};
+use super::sort::Segments;
 
 /// The groups of the rows of these shares, and the keys at the ranks of each group, [`GroupRanks::each`] for each group in the order of
 /// groups. `wanted` is also asked for the ranks of a group of average size. The device of the first share reads all rows, and is waited for.

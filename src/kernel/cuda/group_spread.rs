@@ -14,9 +14,10 @@ use super::device::Device;
 use super::group::{Groups, Share, ordered};
 use super::group_ranks::GroupRanks;
 use super::group_select::select;
+use super::picked_keys::PickedKeys;
 use super::report::Report;
 use super::select::Selection;
-use super::sort::{PickedKeys, Segments};
+use super::sort::Segments;
 use crate::failpoint::may_fail;
 use crate::threads::{Stop, scoped_map};
 

@@ -26,11 +26,12 @@ use super::group_records::{
     Fields, GroupRecords, OtherShare, RecordFieldArgument, THREADS, TopAnswer, everywhere, kernels,
 };
 use super::launch::kernel_argument;
+use super::picked_keys::PickedKeys;
 use super::report::Report;
 use super::runs::{Candidates, RunReader, RunSelection};
 use super::select::Selection;
 use super::shares::{QUEUES, TopMethod, is_for_warps, method, share, shares};
-use super::sort::{Heads, PickedKeys, RecordShape, RecordSort, Segments, SortMemory};
+use super::sort::{Heads, RecordShape, RecordSort, Segments, SortMemory};
 use super::timeline::Timeline;
 use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
@@ -167,7 +168,7 @@ impl<'a> GroupTopSelection<'a> {
         {
             report.bytes_from_device += records.len() as u64;
             let width = shape.bytes().unwrap_or(0);
-            orders = PickedKeys::new(records.to_host(0..records.len())?, width, *shape);
+            orders = PickedKeys::new(records.to_host(0..records.len())?, width, shape.key_bits);
             if let TopAnswer::RowNumbers = self.answer {
                 own_bits = *value_bits;
             }
@@ -230,7 +231,7 @@ impl<'a> GroupTopSelection<'a> {
             return internal_err!("records of {fields:?}");
         };
         let mut layout = Places::default();
-        let sort = SortMemory::take(&mut layout, device, population as usize, bytes);
+        let sort = SortMemory::take(&mut layout, population as usize, bytes);
         let cursor = layout.take(size_of::<u64>());
         let mut lease = WorkspaceLease::lock(device);
         let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;

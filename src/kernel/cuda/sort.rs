@@ -1,20 +1,21 @@
 //! The sort of records of 64 or 128 bits, and the search for the first record of each group: the launches of `kernels/sort.cu`.
 //!
 //! It is a radix sort by digits of 8 bits, the lowest first (Knuth, volume 3, 5.2.5), over the bits that records use. Its time depends
-//! only on their number and width, not on the lengths of groups or on the keys. Cost: two reads and one write for each digit.
+//! only on their number and width, not on the lengths of groups or on the keys. Cost: a read of all records, and a read and a write for each digit.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
 use super::device::Device;
-use super::launch::{Kernels, kernel_argument, key_of};
+use super::launch::{Kernels, kernel_argument};
+use super::picked_keys::PickedKeys;
 use super::report::Report;
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::Places;
-use crate::key::KeyBits;
 
 /// Threads of a block.
 const THREADS: u32 = 512;
@@ -24,10 +25,18 @@ const SCAN_THREADS: u32 = 1024;
 const DIGITS: usize = 256;
 /// Most bits of a digit.
 const DIGIT_BITS: u32 = 8;
-/// Blocks for each multiprocessor.
+/// Most digits of a record: `MOST_DIGITS` of the kernels.
+const MOST_DIGITS: usize = 16;
+/// Blocks for each multiprocessor, where blocks have shares.
 const BLOCKS: u64 = 6;
-/// Number of groups from which on a copy of their codes is worth avoiding.
-const MANY_GROUPS: usize = 1 << 14;
+/// Blocks of `so_scatter` for each multiprocessor, which take one tile after the other.
+const SCATTER_BLOCKS: u64 = 2;
+/// Bytes of the records of a thread.
+const THREAD_BYTES: usize = 80;
+/// Numbers that [`Heads`] have behind those of groups.
+const TOTALS: usize = 3;
+/// Least number of records for each code that groups can have, so that a search for each takes less time than two reads of all records.
+const SEARCHED: u64 = 32;
 
 kernel_argument! {
     /// `struct Sort` of `kernels/sort.cu`.
@@ -36,15 +45,17 @@ kernel_argument! {
         to: u64,
         count: u64,
         tiles: u64,
-        counters: u64,
+        states: u64,
         totals: u64,
         starts: u64,
         codes: u64,
         places: u64,
         picked: u64,
         picks: u64,
-        shift: u32,
-        digit_bits: u32,
+        most_groups: u64,
+        ends: [u32; MOST_DIGITS + 1],
+        digits: u32,
+        digit: u32,
         blocks: u32,
         bits: u32,
     }
@@ -86,92 +97,16 @@ impl Segments {
     }
 }
 
-/// Keys of some records, as they were copied from the device.
-#[derive(Debug, Default)]
-pub struct PickedKeys {
-    records: Vec<u8>,
-    /// Bytes of a record.
-    width: usize,
-    /// The bits of a record that are the key.
-    mask: KeyBits,
-    /// The key that the keys in records count from.
-    pub(super) least: KeyBits,
-}
-
-impl PickedKeys {
-    /// The keys in these bytes, `width` for each key or record of this shape.
-    pub(super) fn new(records: Vec<u8>, width: usize, shape: RecordShape) -> Self {
-        let mask = match shape.key_bits {
-            0 => 0,
-            bits => KeyBits::MAX >> (KeyBits::BITS - bits),
-        };
-        Self {
-            records,
-            width,
-            mask,
-            least: 0,
-        }
-    }
-
-    /// Number of keys.
-    pub fn len(&self) -> usize {
-        self.records.len().checked_div(self.width).unwrap_or(0)
-    }
-
-    /// Whether there are no keys.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    /// These keys with others between them: for each of `known` that key, which counts from [`Self::least`], or the next of these.
-    pub(super) fn with(self, known: impl Iterator<Item = Option<KeyBits>>) -> Self {
-        let mut own = self.records.chunks_exact(self.width.max(1));
-        let mut records = Vec::with_capacity(self.records.len());
-        for key in known {
-            match key {
-                Some(key) => records.extend_from_slice(&key.to_le_bytes()[..self.width]),
-                None => records.extend_from_slice(own.next().unwrap_or_default()),
-            }
-        }
-        Self { records, ..self }
-    }
-
-    /// These keys, and behind them others of the same column.
-    pub(super) fn and(mut self, mut others: Self) -> Self {
-        if self.is_empty() {
-            return others;
-        }
-        if self.width != others.width && !others.is_empty() {
-            (self, others) = (self.widened(), others.widened());
-        }
-        self.records.append(&mut others.records);
-        self
-    }
-
-    /// These keys, each with as many bytes as [`KeyBits`] has.
-    fn widened(self) -> Self {
-        let keys = self.records.chunks_exact(self.width.max(1)).map(key_of);
-        Self {
-            records: keys.flat_map(KeyBits::to_le_bytes).collect(),
-            width: size_of::<KeyBits>(),
-            ..self
-        }
-    }
-
-    /// The key at `index`, or `None` beyond the last.
-    pub fn get(&self, index: usize) -> Option<KeyBits> {
-        let from = index.checked_mul(self.width)?;
-        let record = self.records.get(from..from + self.width)?;
-        Some((key_of(record) & self.mask) + self.least)
-    }
-}
-
 /// Where the groups of sorted records begin, on the device.
 #[derive(Debug)]
 pub(super) struct Heads {
     /// Number of groups.
     pub(super) groups: usize,
-    /// The index of the first record of each group, the code of each group, and one number more.
+    /// The code of the first group, if those of the others follow on it without a gap.
+    first_code: Option<u64>,
+    /// Whether [`Self::longer_address`] has a number.
+    has_longer: bool,
+    /// The index of the first record of each group, the code of each group, and [`TOTALS`] numbers more.
     found: DeviceBuffer,
 }
 
@@ -196,24 +131,26 @@ impl Heads {
         self.groups * size_of::<u64>()
     }
 
-    /// Whether there are many groups, and their codes are 0, 1, 2 and so on. Waits for the device.
-    fn has_all_codes(&self) -> Result<bool> {
-        // A copy of few codes takes no longer than one of the last code.
-        if self.groups < MANY_GROUPS {
-            return Ok(false);
-        }
-        let last = self.found.number(2 * self.bytes() - size_of::<u64>())?;
-        Ok(last == self.groups as u64 - 1)
+    /// Zeroes the last numbers, and returns the range of their bytes.
+    fn zero_totals(&mut self) -> Result<Range<usize>> {
+        let end = self.found.len();
+        let totals = end - TOTALS * size_of::<u64>()..end;
+        self.found.zero(totals.clone())?;
+        Ok(totals)
     }
 
     pub(super) fn zero_longer(&mut self) -> Result<()> {
         let at = 2 * self.bytes();
+        self.has_longer = true;
         self.found.zero(at..at + size_of::<u64>())
     }
 
-    /// The number at [`Self::longer_address`]. Waits for the device.
+    /// The number at [`Self::longer_address`], or 0 if there is none. Waits for the device.
     pub(super) fn longer(&self) -> Result<u64> {
-        self.found.number(2 * self.bytes())
+        match self.has_longer {
+            true => self.found.number(2 * self.bytes()),
+            false => Ok(0),
+        }
     }
 }
 
@@ -238,38 +175,45 @@ impl RecordShape {
 
     /// Passes of a sort by all bits from bit `first` on.
     pub(super) fn passes(self, first: u32) -> usize {
-        self.digits(first).len()
+        (self.key_bits + self.code_bits - first).div_ceil(DIGIT_BITS) as usize
     }
 
-    /// Shift and width of each digit of a sort by all bits from bit `first` on. Widths differ by at most one bit.
-    fn digits(self, first: u32) -> Vec<(u32, u32)> {
-        let bits = self.key_bits + self.code_bits - first;
-        let digits = bits.div_ceil(DIGIT_BITS);
-        let end = |digit| first + digit * bits / digits;
-        (0..digits)
-            .map(|digit| (end(digit), end(digit + 1) - end(digit)))
-            .collect()
+    /// The first bit of each digit of a sort by all bits from bit `first` on, and behind them the end of the last digit. Widths differ by at most
+    /// one bit.
+    fn ends(self, first: u32) -> [u32; MOST_DIGITS + 1] {
+        let (bits, digits) = (self.key_bits + self.code_bits - first, self.passes(first) as u32);
+        let mut ends = [0; MOST_DIGITS + 1];
+        for (end, digit) in ends.iter_mut().zip(0..=digits) {
+            *end = first + digit * bits / digits.max(1);
+        }
+        ends
     }
 }
 
-/// Places of a sort in the workspace, in bytes: two buffers of records, and counters.
+/// Places of a sort in the workspace, in bytes: two buffers of records, and what is known of tiles and of digits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SortMemory {
     pub(super) records: [usize; 2],
-    counters: usize,
+    states: usize,
     totals: usize,
 }
 
 impl SortMemory {
-    /// Room for `count` records of `bytes` bytes on `device`.
-    pub(super) fn take(places: &mut Places, device: &Device, count: usize, bytes: usize) -> Self {
-        let blocks = BLOCKS as usize * device.multiprocessors() as usize;
+    /// Room for `count` records of up to `bytes` bytes.
+    pub(super) fn take(places: &mut Places, count: usize, bytes: usize) -> Self {
+        // Room for other data of more bytes is not for as many records.
+        let tiles = count.div_ceil(tile(bytes.min(size_of::<u128>()))).max(1);
         Self {
             records: [places.take(count * bytes), places.take(count * bytes)],
-            counters: places.take(DIGITS * blocks * size_of::<u64>()),
-            totals: places.take(DIGITS * size_of::<u64>()),
+            states: places.take(tiles * DIGITS * size_of::<u64>()),
+            totals: places.take(MOST_DIGITS * (DIGITS + 1) * size_of::<u64>()),
         }
     }
+}
+
+/// Records of a tile of records of `bytes` bytes: `SORT_TILE` of the kernels.
+fn tile(bytes: usize) -> usize {
+    THREADS as usize * (THREAD_BYTES / bytes)
 }
 
 /// A sort of records. Records and counters lie in the workspace, at the places that [`SortMemory`] took.
@@ -298,9 +242,10 @@ impl<'a> RecordSort<'a> {
             return internal_err!("records of {shape:?}");
         };
         let program = Program::of(KernelFile::Sort, ColumnFormat::unsigned(record_bytes));
-        let kernels = Kernels::load(device, &program, [0, record_bytes, 0, 0])?;
-        // The records of a tile, and the bytes of shared memory for it.
-        let (tile, shared) = (kernels.size(2), kernels.size(3));
+        let tile = tile(record_bytes);
+        let kernels = Kernels::load(device, &program, [0, record_bytes, tile, 0])?;
+        // The bytes of shared memory for a tile.
+        let shared = kernels.size(3);
         let tiles = count.div_ceil(tile as u64);
         let blocks = tiles.clamp(1, BLOCKS * u64::from(device.multiprocessors()));
         let at = |place: usize| work.address() + place as u64;
@@ -317,7 +262,7 @@ impl<'a> RecordSort<'a> {
                 to: at(room.records[1]),
                 count,
                 tiles: tiles.div_ceil(blocks),
-                counters: at(room.counters),
+                states: at(room.states),
                 totals: at(room.totals),
                 blocks: blocks as u32,
                 bits: shape.key_bits,
@@ -342,11 +287,15 @@ impl<'a> RecordSort<'a> {
         if self.argument.count == 0 {
             return Ok(());
         }
-        for (shift, digit_bits) in self.shape.digits(first) {
-            (self.argument.shift, self.argument.digit_bits) = (shift, digit_bits);
-            let grid = [self.argument.blocks, THREADS];
-            self.launch("so_count", grid, 0, timeline)?;
-            self.launch("so_scan", [DIGITS as u32, SCAN_THREADS], 0, timeline)?;
+        let digits = self.shape.passes(first) as u32;
+        (self.argument.ends, self.argument.digits) = (self.shape.ends(first), digits);
+        let grid = [self.argument.blocks, THREADS];
+        self.launch("so_clear", grid, 0, timeline)?;
+        self.launch("so_count", grid, 0, timeline)?;
+        let most = (SCATTER_BLOCKS * u64::from(self.device.multiprocessors())) as u32;
+        for digit in 0..digits {
+            self.argument.digit = digit;
+            let grid = [self.argument.blocks.min(most), THREADS];
             self.launch("so_scatter", grid, self.shared, timeline)?;
             std::mem::swap(&mut self.argument.from, &mut self.argument.to);
         }
@@ -390,6 +339,51 @@ impl<'a> RecordSort<'a> {
 
     /// The groups of sorted records. Waits for the device.
     pub(super) fn heads(&mut self, timeline: &mut Timeline<'_>) -> Result<Heads> {
+        match self.searched_heads(timeline)? {
+            Some(heads) => Ok(heads),
+            None => self.read_heads(timeline),
+        }
+    }
+
+    /// The groups of sorted records by a search for each code. `None` where there are many codes, or one of those between the first and the
+    /// last record's does not occur.
+    fn searched_heads(&mut self, timeline: &mut Timeline<'_>) -> Result<Option<Heads>> {
+        let room = 1_u64.checked_shl(self.shape.code_bits).unwrap_or(u64::MAX);
+        if self.argument.count / SEARCHED < room {
+            return Ok(None);
+        }
+        let mut heads = self.new_heads(room as usize)?;
+        let totals = heads.zero_totals()?;
+        let argument = SortArgument {
+            starts: heads.starts(),
+            totals: heads.starts() + totals.start as u64,
+            most_groups: room,
+            ..self.argument
+        };
+        let blocks = room.div_ceil(THREADS.into()).min(self.argument.blocks.into());
+        let launch = self.kernels.launch("so_search", [blocks as u32, THREADS], 0)?;
+        timeline.launch(&launch, &argument)?;
+        let found: Vec<u64> = heads.found.to_numbers(totals)?;
+        let [groups, codes, first] = found[..] else {
+            return internal_err!("{} numbers of a search for groups", found.len());
+        };
+        (heads.groups, heads.first_code) = (groups as usize, Some(first));
+        Ok((groups == codes).then_some(heads))
+    }
+
+    /// Room for groups.
+    fn new_heads(&self, groups: usize) -> Result<Heads> {
+        let bytes = (2 * groups + TOTALS) * size_of::<u64>();
+        Ok(Heads {
+            groups,
+            first_code: None,
+            has_longer: false,
+            found: self.device.allocate(bytes, self.limit)?,
+        })
+    }
+
+    /// The groups of sorted records by two reads of all records. Waits for the device.
+    fn read_heads(&mut self, timeline: &mut Timeline<'_>) -> Result<Heads> {
         let grid = [self.argument.blocks, THREADS];
         let mut groups = 0;
         if self.argument.count > 0 {
@@ -397,10 +391,7 @@ impl<'a> RecordSort<'a> {
             self.launch("so_scan", [1, SCAN_THREADS], 0, timeline)?;
             groups = self.work.number(self.room.totals)? as usize;
         }
-        let found = self
-            .device
-            .allocate((2 * groups + 1) * size_of::<u64>(), self.limit)?;
-        let heads = Heads { groups, found };
+        let heads = self.new_heads(groups)?;
         if groups > 0 {
             self.argument.starts = heads.starts();
             self.argument.codes = heads.codes();
@@ -411,18 +402,34 @@ impl<'a> RecordSort<'a> {
 
     /// The groups of sorted records, on the host. Waits for the device.
     pub(super) fn segments(&self, heads: &Heads, report: &mut Report) -> Result<Segments> {
+        let starts = self.starts(heads, report)?;
+        self.segments_from(starts, heads, report)
+    }
+
+    /// The index of the first record of each group, on the host. Waits for the device.
+    pub(super) fn starts(&self, heads: &Heads, report: &mut Report) -> Result<Vec<u64>> {
+        report.bytes_from_device += heads.bytes() as u64;
+        heads.found.to_numbers(0..heads.bytes())
+    }
+
+    /// The groups of sorted records, of which the host has [`Self::starts`] already. Waits for the device if it does not know their codes.
+    pub(super) fn segments_from(
+        &self,
+        starts: Vec<u64>,
+        heads: &Heads,
+        report: &mut Report,
+    ) -> Result<Segments> {
         let bytes = heads.bytes();
-        let codes = match heads.has_all_codes()? {
-            true => (0..heads.groups as u64).collect(),
-            false => {
+        let codes = match heads.first_code {
+            Some(first) => (first..).take(heads.groups).collect(),
+            None => {
                 report.bytes_from_device += bytes as u64;
                 heads.found.to_numbers(bytes..2 * bytes)?
             }
         };
-        report.bytes_from_device += bytes as u64;
         Ok(Segments {
             codes,
-            starts: heads.found.to_numbers(0..bytes)?,
+            starts,
             records: self.argument.count,
         })
     }
@@ -434,7 +441,7 @@ impl<'a> RecordSort<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<PickedKeys> {
-        let keys = |records| PickedKeys::new(records, self.record_bytes, self.shape);
+        let keys = |records| PickedKeys::new(records, self.record_bytes, self.shape.key_bits);
         if places.is_empty() {
             return Ok(keys(Vec::new()));
         }
@@ -470,13 +477,12 @@ mod tests {
             for code_bits in 0..=128 - key_bits {
                 let shape = RecordShape { key_bits, code_bits };
                 for first in [0, key_bits] {
-                    let mut next = first;
-                    for (shift, bits) in shape.digits(first) {
-                        assert_eq!(shift, next);
+                    let (ends, digits) = (shape.ends(first), shape.passes(first));
+                    assert_eq!((ends[0], ends[digits]), (first, key_bits + code_bits));
+                    for pair in ends[..=digits].windows(2) {
+                        let bits = pair[1] - pair[0];
                         assert!((1..=DIGIT_BITS).contains(&bits), "{shape:?}: {bits}");
-                        next += bits;
                     }
-                    assert_eq!(next, key_bits + code_bits);
                 }
                 let bits = key_bits + code_bits;
                 assert_eq!(shape.bytes(), Some(if bits <= 64 { 8 } else { 16 }));
@@ -487,41 +493,6 @@ mod tests {
             code_bits: 29,
         };
         assert_eq!(beyond.bytes(), None);
-    }
-
-    #[test]
-    fn keys_of_records() {
-        let keys = PickedKeys {
-            records: [0x0102_u64, 0xff03]
-                .into_iter()
-                .flat_map(u64::to_le_bytes)
-                .collect(),
-            width: 8,
-            mask: 0xff,
-            least: 1000,
-        };
-        assert_eq!((keys.len(), keys.is_empty()), (2, false));
-        assert_eq!(
-            [0, 1, 2].map(|index| keys.get(index)),
-            [Some(1002), Some(1003), None]
-        );
-        let joined = keys.with([None, Some(0x77), None].into_iter());
-        assert_eq!(
-            [0, 1, 2, 3].map(|index| joined.get(index)),
-            [Some(1002), Some(1000 + 0x77), Some(1003), None]
-        );
-        let narrow = || PickedKeys {
-            records: vec![7, 9],
-            width: 1,
-            mask: 0xff,
-            least: 1000,
-        };
-        let all = narrow().and(narrow()).and(joined).and(PickedKeys::default());
-        let found: Vec<_> = (0..8).map(|index| all.get(index)).collect();
-        let expected = [1007, 1009, 1007, 1009, 1002, 1000 + 0x77, 1003].map(Some);
-        assert_eq!(found, [expected.as_slice(), &[None]].concat());
-        let none = PickedKeys::default();
-        assert_eq!((none.len(), none.is_empty()), (0, true));
     }
 
     #[test]

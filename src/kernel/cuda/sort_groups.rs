@@ -9,8 +9,9 @@ use datafusion::common::Result;
 use super::buffer::DeviceBuffer;
 use super::group_ranks::RankTable;
 use super::launch::{Kernels, Launch, kernel_argument};
+use super::picked_keys::PickedKeys;
 use super::report::Report;
-use super::sort::{Heads, PickedKeys, RecordShape, RecordSort};
+use super::sort::{Heads, RecordShape, RecordSort};
 use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 
@@ -84,26 +85,48 @@ pub(super) fn programs() -> [Program; 2] {
 impl RecordSort<'_> {
     /// Sorts all records by all their bits, and finds their groups. Waits for the device.
     pub(super) fn sort_groups(&mut self, timeline: &mut Timeline<'_>) -> Result<Heads> {
-        let shape = self.shape();
-        if !shape.has_short_groups(self.count()) {
-            self.sort(0, timeline)?;
-            return self.heads(timeline);
-        }
-        self.sort(shape.key_bits, timeline)?;
+        self.start(timeline)?;
+        self.finish(timeline)
+    }
+
+    /// Starts what [`Self::sort_groups`] does, which [`Self::finish`] ends.
+    pub(super) fn start(&mut self, timeline: &mut Timeline<'_>) -> Result<()> {
+        let first = match self.shape().has_short_groups(self.count()) {
+            true => self.shape().key_bits,
+            false => 0,
+        };
+        self.sort(first, timeline)
+    }
+
+    /// Ends what [`Self::start`] started. Waits for the device.
+    pub(super) fn finish(&mut self, timeline: &mut Timeline<'_>) -> Result<Heads> {
         let mut heads = self.heads(timeline)?;
+        self.start_in_groups(&mut heads, timeline)?;
+        self.end_in_groups(&heads, timeline)?;
+        Ok(heads)
+    }
+
+    /// Starts the sort of records inside their groups, if [`Self::start`] sorted by groups alone.
+    pub(super) fn start_in_groups(&mut self, heads: &mut Heads, timeline: &mut Timeline<'_>) -> Result<()> {
+        if !self.shape().has_short_groups(self.count()) {
+            return Ok(());
+        }
         if self.count() / heads.groups.max(1) as u64 > MEAN_ROWS {
             // Few of the numbers that groups can have occur.
-            self.sort(0, timeline)?;
-            return Ok(heads);
+            return self.sort(0, timeline);
         }
         heads.zero_longer()?;
         let blocks = heads.groups.div_ceil(SORT_THREADS as usize / 32).max(1) as u32;
         let launch = self.launch_of_groups("sg_sort", [blocks, SORT_THREADS])?;
-        timeline.launch(&launch, &self.groups_argument(&heads))?;
+        timeline.launch(&launch, &self.groups_argument(heads))
+    }
+
+    /// Ends what [`Self::start_in_groups`] started. Waits for the device if groups were sorted by warps.
+    pub(super) fn end_in_groups(&mut self, heads: &Heads, timeline: &mut Timeline<'_>) -> Result<()> {
         if heads.longer()? > 0 {
             self.sort(0, timeline)?;
         }
-        Ok(heads)
+        Ok(())
     }
 
     /// The keys at the ranks of each group of sorted records, [`RankTable::each`] for each group. Waits for the device.
@@ -136,7 +159,11 @@ impl RecordSort<'_> {
             &argument,
         )?;
         report.bytes_from_device += keys.len() as u64;
-        Ok(PickedKeys::new(keys.to_host(0..keys.len())?, width, self.shape()))
+        Ok(PickedKeys::new(
+            keys.to_host(0..keys.len())?,
+            width,
+            self.shape().key_bits,
+        ))
     }
 
     fn groups_argument(&self, heads: &Heads) -> SortedGroupsArgument {

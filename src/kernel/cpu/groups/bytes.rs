@@ -14,7 +14,7 @@ use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
 use super::group_key::HASH_PARTITIONS;
-use super::partitioned::{PartitionStarts, Partitioned, Storage, spill_together, write};
+use super::partitioned::{PartitionStarts, Partitioned, Storage, write};
 use crate::key::ByteSpec;
 use crate::memory::{FreePages, Pages, SpillFile};
 use crate::threads::Stop;
@@ -157,7 +157,7 @@ impl PartitionedBytes {
 
     /// Moves lengths and values to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
-        spill_together(&mut [(&mut self.lengths, size_of::<u32>())], file)?;
+        self.lengths.spill(size_of::<u32>(), file)?;
         let starts = self.starts.windows(2);
         self.storage
             .spill(starts.map(|pair| (pair[1] - pair[0]) as usize), file)

@@ -10,7 +10,10 @@ use super::group_key::HASH_PARTITIONS;
 use crate::memory::{FreePages, Pages, SpillFile};
 
 /// Columns side by side are written to the file once they have this many bytes.
-pub(super) const WRITE_BYTES: usize = 64 << 10;
+pub(super) const WRITE_BYTES: usize = 256 << 10;
+
+/// Two columns side by side are read at once if they have fewer bytes than this.
+const TOGETHER_BYTES: usize = 64 << 10;
 
 /// The index of the first row of each hash partition, and the number of all rows.
 #[derive(Debug, Clone)]
@@ -128,49 +131,106 @@ impl Storage {
     }
 }
 
-/// Moves columns, each with the bytes of a value, to the end of `file`: those of each hash partition side by side. All have the same number of
-/// values in each hash partition. The first two columns are one piece of the file, since they are read together.
-pub(super) fn spill_together(columns: &mut [(&mut Partitioned, usize)], file: &mut SpillFile) -> Result<()> {
-    let Some(starts) = columns.first().map(|(column, _)| column.starts.clone()) else {
-        return Ok(());
-    };
-    let sizes: Vec<usize> = columns.iter().map(|(_, size)| *size).collect();
-    let (row, together) = (sizes.iter().sum(), sizes.iter().take(2).sum::<usize>());
-    let (mut bytes, mut pieces) = (Vec::with_capacity(2 * WRITE_BYTES), Vec::new());
-    let offset = file.len();
-    for rows in (0..HASH_PARTITIONS).map(|partition| starts.range(partition)) {
-        let is_long = rows.len() * row >= WRITE_BYTES;
-        if is_long || bytes.len() >= WRITE_BYTES {
-            file.append_pieces(&bytes, pieces.drain(..))?;
-            bytes.clear();
-        }
-        for (column, size) in columns.iter() {
-            let Storage::Memory(pages) = &column.storage else {
-                return internal_err!("rows that are spilled already");
-            };
-            let values = &pages.words()[rows.start * size..rows.end * size];
-            if is_long {
-                file.append(values)?;
-            } else {
-                bytes.extend_from_slice(values);
+/// Writes the columns of `runs` to the end of `file`, and returns them as they lie there: the first columns of all runs are one, and so on. `sizes`
+/// has the bytes of a value of each column. Those of each hash partition lie side by side. All columns of a run have the same number of values
+/// in each hash partition. The first two columns are one piece of the file, since they are read together.
+pub(super) fn spill_together(
+    runs: &[Vec<&Partitioned>],
+    sizes: &[usize],
+    file: &mut SpillFile,
+) -> Result<Vec<Partitioned>> {
+    let row: usize = sizes.iter().sum();
+    let mut buffer = WriteBuffer::new(file);
+    let offset = buffer.file.len();
+    let mut counts = Vec::with_capacity(HASH_PARTITIONS);
+    for partition in 0..HASH_PARTITIONS {
+        let rows: usize = runs
+            .iter()
+            .filter_map(|run| run.first())
+            .map(|column| column.partition_len(partition))
+            .sum();
+        buffer.begin(rows * row)?;
+        for (column, size) in sizes.iter().enumerate() {
+            for run in runs {
+                buffer.add(run[column].bytes_in_memory(partition, *size)?)?;
+            }
+            // The first two are one piece.
+            if column > 0 || sizes.len() == 1 {
+                buffer.end_piece();
             }
         }
-        if !is_long {
-            pieces.push(rows.len() * together);
-            pieces.extend(sizes.iter().skip(2).map(|size| rows.len() * size));
+        counts.push(rows as u32);
+    }
+    buffer.write()?;
+    let starts = PartitionStarts::from_counts(&counts);
+    let mut before = 0;
+    let column = |size: &usize| {
+        let storage = Storage::Disk(Place { offset, row, before });
+        before += size;
+        let starts = starts.clone();
+        Partitioned { starts, storage }
+    };
+    Ok(sizes.iter().map(column).collect())
+}
+
+/// Gathers short pieces of a file, so that they are written together.
+struct WriteBuffer<'a> {
+    file: &'a mut SpillFile,
+    bytes: Vec<u8>,
+    /// Lengths of the pieces of `bytes`.
+    pieces: Vec<usize>,
+    /// Bytes of all these pieces.
+    ended: usize,
+    /// Whether what is added is written directly.
+    is_long: bool,
+}
+
+impl<'a> WriteBuffer<'a> {
+    fn new(file: &'a mut SpillFile) -> Self {
+        Self {
+            file,
+            bytes: Vec::with_capacity(2 * WRITE_BYTES),
+            pieces: Vec::new(),
+            ended: 0,
+            is_long: false,
         }
     }
-    file.append_pieces(&bytes, pieces)?;
-    let mut before = 0;
-    for (column, size) in columns {
-        column.storage = Storage::Disk(Place { offset, row, before });
-        before += *size;
+
+    /// Makes ready for pieces of `bytes` bytes in all, which are written directly if they are many.
+    fn begin(&mut self, bytes: usize) -> Result<()> {
+        self.is_long = bytes >= WRITE_BYTES;
+        if self.is_long || self.bytes.len() >= WRITE_BYTES {
+            self.write()?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Adds bytes of a piece.
+    fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.is_long {
+            self.file.append(bytes)?;
+        } else {
+            self.bytes.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn end_piece(&mut self) {
+        self.pieces.push(self.bytes.len() - self.ended);
+        self.ended = self.bytes.len();
+    }
+
+    /// Writes what was gathered.
+    fn write(&mut self) -> Result<()> {
+        self.file.append_pieces(&self.bytes, self.pieces.drain(..))?;
+        self.bytes.clear();
+        self.ended = 0;
+        Ok(())
+    }
 }
 
 thread_local! {
-    /// The buffer for columns that are read together, of [`WRITE_BYTES`].
+    /// The buffer for columns that are read together, of [`TOGETHER_BYTES`].
     static TOGETHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -186,10 +246,10 @@ pub(super) fn append_together<A: bytemuck::Pod, B: bytemuck::Pod>(
     if let (Storage::Disk(at), Storage::Disk(next), Some(file)) = (&a.storage, &b.storage, file)
         && at.offset == next.offset
         && at.before + size_of::<A>() == next.before
-        && (1..WRITE_BYTES).contains(&length)
+        && (1..TOGETHER_BYTES).contains(&length)
     {
         return TOGETHER.with_borrow_mut(|bytes| {
-            bytes.resize(WRITE_BYTES, 0);
+            bytes.resize(TOGETHER_BYTES, 0);
             let bytes = &mut bytes[..length];
             file.read_at(at.offset(&rows, rows.start, size_of::<A>()), bytes)?;
             let (of_a, of_b) = bytes.split_at(rows.len() * size_of::<A>());
@@ -204,9 +264,8 @@ pub(super) fn append_together<A: bytemuck::Pod, B: bytemuck::Pod>(
 
 /// Appends values that lie in `bytes`.
 fn append_bytes<T: bytemuck::Pod>(bytes: &[u8], out: &mut Vec<T>) {
-    let from = out.len();
-    out.resize(from + bytes.len() / size_of::<T>(), T::zeroed());
-    bytemuck::cast_slice_mut(&mut out[from..]).copy_from_slice(bytes);
+    let values = bytes.chunks_exact(size_of::<T>());
+    out.extend(values.map(bytemuck::pod_read_unaligned::<T>));
 }
 
 impl Partitioned {
@@ -226,6 +285,30 @@ impl Partitioned {
             starts: starts.clone(),
             storage: Storage::Memory(pages),
         })
+    }
+
+    /// Moves the values, of `size` bytes each, to the end of `file`.
+    ///
+    /// # Errors
+    /// Errors of writing the file.
+    pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
+        let on_disk = spill_together(&[vec![self]], &[size], file)?;
+        for column in on_disk {
+            *self = column;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the values of a hash partition, `size` bytes each.
+    ///
+    /// # Errors
+    /// An internal error if they are spilled.
+    fn bytes_in_memory(&self, partition: usize, size: usize) -> Result<&[u8]> {
+        let Storage::Memory(pages) = &self.storage else {
+            return internal_err!("rows that are spilled already");
+        };
+        let rows = self.starts.range(partition);
+        Ok(&pages.words()[rows.start * size..rows.end * size])
     }
 
     /// Appends the values of a hash partition. `T` is the type that was written. `file` is the file that they were
@@ -305,17 +388,18 @@ mod tests {
             .collect();
         let starts = PartitionStarts::from_counts(&lengths);
         let (a, b, c) = columns(&starts);
-        let (mut on_disk_a, mut on_disk_b, mut on_disk_c) = columns(&starts);
         let mut file = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
         file.append(b"something before").unwrap();
-        let mut together = [(&mut on_disk_a, 4), (&mut on_disk_b, 8), (&mut on_disk_c, 16)];
-        spill_together(&mut together, &mut file).unwrap();
+        let on_disk = spill_together(&[vec![&a, &b, &c]], &[4, 8, 16], &mut file).unwrap();
+        let [on_disk_a, on_disk_b, on_disk_c] = &on_disk[..] else {
+            panic!("{} columns", on_disk.len());
+        };
         assert_eq!(file.len(), 16 + 28 * starts.rows() as u64);
         let file = Some(&file);
         for (partition, rows) in lengths.iter().map(|rows| *rows as usize).enumerate() {
             let (mut group_keys, mut keys) = ([vec![9_u32], Vec::new()], [vec![9_u64], Vec::new()]);
             let to = (&mut group_keys[0], &mut keys[0]);
-            append_together((&on_disk_a, &on_disk_b), partition, file, to).unwrap();
+            append_together((on_disk_a, on_disk_b), partition, file, to).unwrap();
             a.append_partition(partition, None, &mut group_keys[1]).unwrap();
             b.append_partition(partition, None, &mut keys[1]).unwrap();
             assert_eq!(group_keys[0][1..], group_keys[1]);
@@ -331,8 +415,39 @@ mod tests {
             .append_partition(1, None, &mut Vec::<u32>::new())
             .unwrap_err();
         assert!(error.to_string().contains("without their file"), "{error}");
-        let mut again = [(&mut on_disk_a, 4)];
         let mut other = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
-        assert!(spill_together(&mut again, &mut other).is_err());
+        assert!(spill_together(&[vec![on_disk_a]], &[4], &mut other).is_err());
+    }
+
+    /// The rows of several runs become those of one: in each hash partition those of the first run come first.
+    #[test]
+    fn columns_of_several_runs_become_one() {
+        let lengths = |run: u32| -> Vec<u32> {
+            let length = |partition: u32| match (partition + run) % 7 {
+                0 => 0,
+                1 if partition == 400 => WRITE_BYTES as u32 / 8,
+                odd => 40 * odd,
+            };
+            (0..HASH_PARTITIONS as u32).map(length).collect()
+        };
+        let starts: Vec<PartitionStarts> = (0..3)
+            .map(|run| PartitionStarts::from_counts(&lengths(run)))
+            .collect();
+        let runs: Vec<_> = starts.iter().map(columns).collect();
+        let mut file = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
+        let borrowed: Vec<Vec<&Partitioned>> = runs.iter().map(|(a, b, _)| vec![a, b]).collect();
+        let on_disk = spill_together(&borrowed, &[4, 8], &mut file).unwrap();
+        let rows: usize = starts.iter().map(PartitionStarts::rows).sum();
+        assert_eq!(file.len(), 12 * rows as u64);
+        for partition in 0..HASH_PARTITIONS {
+            let (mut read, mut kept) = ((Vec::new(), Vec::new()), (Vec::<u32>::new(), Vec::<u64>::new()));
+            let to = (&mut read.0, &mut read.1);
+            append_together((&on_disk[0], &on_disk[1]), partition, Some(&file), to).unwrap();
+            for (a, b, _) in &runs {
+                a.append_partition(partition, None, &mut kept.0).unwrap();
+                b.append_partition(partition, None, &mut kept.1).unwrap();
+            }
+            assert_eq!(read, kept, "hash partition {partition}");
+        }
     }
 }

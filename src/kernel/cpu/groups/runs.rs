@@ -9,6 +9,7 @@
 //! Each value is written once, to its final index, in memory that fits the second-level cache. Nothing is allocated for
 //! a group.
 
+use std::cell::LazyCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use datafusion::arrow::compute::{concat, take};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
-use super::super::columns::without_others;
+use super::super::columns::{scattered, without_others};
 use super::super::store::encode;
 use super::bytes::{PartitionedBytes, WaitingBytes};
 use super::carried::Carried;
@@ -29,6 +30,9 @@ use crate::memory::{FreePages, SpillFile};
 
 /// Rows of a full run.
 pub(crate) const RUN_ROWS: usize = 1 << 18;
+
+/// Most rows of the runs that become one on disk.
+const JOINED_ROWS: usize = 1 << 24;
 
 /// The values of one column of a batch that waits for its run.
 pub(crate) struct WaitingColumn {
@@ -75,6 +79,22 @@ pub(crate) enum RunValues {
 }
 
 impl RunColumn {
+    /// The keys, if every row has one.
+    fn of_all_rows(&self) -> Option<&Partitioned> {
+        match (&self.own, &self.values) {
+            (None, RunValues::Keys(keys)) => Some(keys),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::of_all_rows`], to be replaced.
+    fn of_all_rows_mut(&mut self) -> Option<&mut Partitioned> {
+        match (&self.own, &mut self.values) {
+            (None, RunValues::Keys(keys)) => Some(keys),
+            _ => None,
+        }
+    }
+
     /// The keys.
     ///
     /// # Errors
@@ -185,41 +205,90 @@ impl Run {
         }
     }
 
-    /// Moves the run to the end of `file`. Returns the bytes of memory that this frees. After an error the run cannot be used.
-    ///
-    /// # Errors
-    /// Errors of writing the file.
-    pub(crate) fn spill<W>(&mut self, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
-        let before = self.bytes();
-        if !self.is_in_memory() {
-            return Ok(0);
+    /// Whether the run is in memory, and has nothing but group keys and keys of all rows.
+    fn is_plain(&self) -> bool {
+        let is_plain = |column: &RunColumn| column.of_all_rows().is_some();
+        self.is_in_memory() && self.carried.is_empty() && self.columns.iter().all(is_plain)
+    }
+
+    /// The number of first runs of `rest` that can be written as one with this run.
+    fn joined(&self, rest: &[Run]) -> usize {
+        let mut rows = self.rows();
+        let joins = |other: &&Run| {
+            rows += other.rows();
+            other.is_plain() && other.columns.len() == self.columns.len() && rows <= JOINED_ROWS
+        };
+        if self.is_plain() {
+            rest.iter().take_while(joins).count()
+        } else {
+            0
         }
-        let mut of_rows = vec![(&mut self.group_keys, size_of::<W>())];
+    }
+
+    /// Moves the run, and the rows of `others`, to the end of `file`. After an error the run cannot be used.
+    fn spill<W>(&mut self, others: &[Run], specs: &[KeySpec], file: &mut SpillFile) -> Result<()> {
+        let mut sizes = vec![size_of::<W>()];
         for (column, spec) in self.columns.iter_mut().zip(specs) {
             let size = spec.width().bytes();
             match (&mut column.own, &mut column.values) {
-                (None, RunValues::Keys(keys)) => of_rows.push((keys, size)),
+                (None, RunValues::Keys(_)) => sizes.push(size),
                 (Some(own), RunValues::Keys(keys)) => {
-                    spill_together(&mut [(own, size_of::<W>())], file)?;
-                    spill_together(&mut [(keys, size)], file)?;
+                    own.spill(size_of::<W>(), file)?;
+                    keys.spill(size, file)?;
                 }
                 (own, RunValues::Bytes(values)) => {
                     if let Some(own) = own {
-                        spill_together(&mut [(own, size_of::<W>())], file)?;
+                        own.spill(size_of::<W>(), file)?;
                     }
                     values.spill(file)?;
                 }
             }
         }
-        spill_together(&mut of_rows, file)?;
+        let all: Vec<_> = std::iter::once(&*self)
+            .chain(others)
+            .map(Run::of_all_rows)
+            .collect();
+        let mut on_disk = spill_together(&all, &sizes, file)?.into_iter();
+        let columns = self.columns.iter_mut().filter_map(RunColumn::of_all_rows_mut);
+        for column in std::iter::once(&mut self.group_keys).chain(columns) {
+            *column = on_disk
+                .next()
+                .ok_or_else(|| internal_datafusion_err!("a spilled column is missing"))?;
+        }
         let starts = &self.group_keys.starts;
         self.carried.spill(
             (0..HASH_PARTITIONS).map(|partition| starts.range(partition)),
             file,
         )?;
         self.bytes = 0;
-        Ok(before.saturating_sub(self.bytes()))
+        Ok(())
     }
+
+    /// The group keys, and the keys of the columns that have one in every row.
+    fn of_all_rows(&self) -> Vec<&Partitioned> {
+        let columns = self.columns.iter().filter_map(RunColumn::of_all_rows);
+        std::iter::once(&self.group_keys).chain(columns).collect()
+    }
+}
+
+/// Moves the runs that are in memory to the end of `file`, and returns the bytes of memory that this frees. Runs that follow on each other become
+/// one where they can, so that each of their hash partitions is read at once. After an error the runs cannot be used.
+///
+/// # Errors
+/// Errors of writing the file.
+pub(crate) fn spill<W>(runs: &mut Vec<Run>, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
+    let (mut freed, mut index) = (0, 0);
+    while let Some((run, rest)) = runs[index..].split_first_mut() {
+        index += 1;
+        if run.is_in_memory() {
+            let joined = run.joined(rest);
+            let before = run.bytes() + rest[..joined].iter().map(Run::bytes).sum::<usize>();
+            run.spill::<W>(&rest[..joined], specs, file)?;
+            freed += before.saturating_sub(run.bytes());
+            runs.drain(index..index + joined);
+        }
+    }
+    Ok(freed)
 }
 
 /// Bytes of memory that [`scatter`] will hold for the group keys and values of a batch.
@@ -285,14 +354,14 @@ fn carried_columns<W>(waiting: &[WaitingRows<W>], indices: &[u32]) -> Result<Vec
     let Some(count) = waiting.first().map(|batch| batch.others.len()) else {
         return Ok(Vec::new());
     };
-    let mut rows = UInt32Array::from(Vec::<u32>::new());
-    if count > 0 {
-        let mut from = vec![0; indices.len()];
+    // The row that comes to each index.
+    let rows = LazyCell::new(|| {
+        let mut rows = vec![0; indices.len()];
         for (row, index) in indices.iter().enumerate() {
-            from[*index as usize] = row as u32;
+            rows[*index as usize] = row as u32;
         }
-        rows = UInt32Array::from(from);
-    }
+        UInt32Array::from(rows)
+    });
     let column = |index: usize| {
         if let ColumnarValue::Scalar(first) = &waiting[0].others[index] {
             let same = |batch: &WaitingRows<W>| match &batch.others[index] {
@@ -307,8 +376,11 @@ fn carried_columns<W>(waiting: &[WaitingRows<W>], indices: &[u32]) -> Result<Vec
             .iter()
             .map(|batch| batch.others[index].clone().into_array(batch.group_keys.len()));
         let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
+        if let Some(column) = scattered(&arrays, indices)? {
+            return Ok(ColumnarValue::Array(column));
+        }
         let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-        let column = take(&concat(&arrays)?, &rows, None)?;
+        let column = take(&concat(&arrays)?, &*rows, None)?;
         Ok(ColumnarValue::Array(without_others(&column)?))
     };
     (0..count).map(column).collect()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::key::{Key, KeyBits};
-use crate::quantile::{Found, Picks, QuantileSpec};
+use crate::quantile::{Found, Picks, QuantileSpec, ranks_of};
 
 /// Most keys of a segment that is always sorted: selection in place is not faster there.
 const SORTED: usize = 64;
@@ -28,16 +28,11 @@ pub(crate) struct Plan {
 impl Plan {
     /// The plan of the calls `quantile_specs` for `n > 0` values.
     pub(crate) fn new(quantile_specs: &[QuantileSpec], n: u64) -> Self {
-        let mut ranks: Vec<u64> = quantile_specs
-            .iter()
-            .flat_map(|quantile_spec| quantile_spec.ranks(n))
-            .collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        let picks = quantile_specs
+        let picks: Vec<Picks> = quantile_specs
             .iter()
             .map(|quantile_spec| quantile_spec.picks(n))
             .collect();
+        let ranks = ranks_of(&picks);
         Self { ranks, picks }
     }
 }
