@@ -32,7 +32,8 @@ struct Sort {
     u64 count;
     u64 tiles;     // tiles of a block's share
     u64* states;   // of so_scatter: for each tile and value of the digit a word, see records_before; of so_tally: a number for each block
-    u64* totals;   // for each digit and each of its values the number of records; behind them for each digit the number of tiles taken
+    u64* totals;   // of so_count and so_scatter: for each digit and each of its values the number of records; behind them for each digit the
+                   // number of tiles taken. so_scan and so_search say what they put there
     u64* starts;   // of so_heads and so_search: first record of each group; behind those of so_search, the codes
     u64* codes;    // of so_heads: code of each group
     const u64* places; // of so_pick
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) so_count(const __grid
         if (bins[bin]) atomicAdd(sort.totals + bin, u64(bins[bin]));
 }
 
-// The sum of the counts of so_tally over the blocks before, for each block, and over all.
+// so_scan replaces the count that so_tally made for each block by the sum of those of the blocks before. totals[0] becomes the sum of all.
 extern "C" __global__ void __launch_bounds__(THREADS) so_scan(const __grid_constant__ Sort sort) {
     __shared__ u64 partial[33];
     u64 before = 0;
@@ -106,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) so_scan(const __grid_const
     if (threadIdx.x == 0) sort.totals[0] = before;
 }
 
-// What is known of the records of a tile with one value of a digit, in a word: which digit, from 1; of what records; and their number.
+// A state is the word in which a tile says how many records have one value of the digit: the number of the pass from 1, whether the count is of
+// the tile or of the tile and all before it, and the count.
 constexpr u32 PASS_AT = 58, KIND_AT = 56;
 constexpr u64 OF_TILE = 1, OF_ALL = 2;  // of the tile; of the tile and all before it
 
@@ -120,8 +122,8 @@ __device__ __forceinline__ void say_own(const Sort& sort, u64 tile, u32 value, u
     *state_at(sort, tile, value) = state_of(sort, tile ? OF_TILE : OF_ALL, own);
 }
 
-// The number of records with a value of the digit in the tiles before one that has `own` of them. Every tile was taken by a block that runs
-// and says what it has before it waits, so that no block waits for ever.
+// The number of records with a value of the digit in the tiles before `tile`, which has `own` such records. Blocks take tiles in order, and say
+// what a tile has before they wait for the tiles before it, so that no block waits for ever.
 __device__ __forceinline__ u64 records_before(const Sort& sort, u64 tile, u32 value, u32 own) {
     if (tile == 0) return 0;
     u64 before = 0, kind = OF_TILE;
@@ -224,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const _
 
 __device__ __forceinline__ u64 code_at(const Sort& sort, u64 at) { return u64(shifted_down(sort.from[at], sort.bits)); }
 
-// To totals: the number of groups that were found, which is zeroed; how many codes there are from the first to the last; and the first.
+// so_search adds the number of groups that it finds to totals[0], which is zeroed. totals[1] becomes the number of codes from the first record's
+// to the last one's, and totals[2] the first of them.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) so_search(const __grid_constant__ Sort sort) {
     const u64 first = code_at(sort, 0), codes = code_at(sort, sort.count - 1) - first + 1;
     if (blockIdx.x == 0 && threadIdx.x == 0) {

@@ -92,12 +92,17 @@ fn scattered_words<T: bytemuck::Pod>(arrays: &[ArrayRef], indices: &[u32]) -> Op
         let bytes = data.buffers().first()?.as_slice();
         let values = bytes.get(from..from + rows * size_of::<T>())?;
         let (own, others) = rest.split_at_checked(rows)?;
-        for (value, index) in bytemuck::try_cast_slice::<u8, T>(values).ok()?.iter().zip(own) {
-            words[*index as usize] = *value;
-        }
+        write(bytemuck::try_cast_slice(values).ok()?, own, words);
         rest = others;
     }
     Some(out.into())
+}
+
+/// Writes each value to its index in `out`, which `indices` gives.
+pub(super) fn write<T: Copy>(values: &[T], indices: &[u32], out: &mut [T]) {
+    for (value, index) in values.iter().zip(indices) {
+        out[*index as usize] = *value;
+    }
 }
 
 /// A copy of an array whose views, nested ones too, point to values of its own rows only.

@@ -31,9 +31,9 @@ const MOST_DIGITS: usize = 16;
 const BLOCKS: u64 = 6;
 /// Blocks of `so_scatter` for each multiprocessor, which take one tile after the other.
 const SCATTER_BLOCKS: u64 = 2;
-/// Bytes of the records of a thread.
+/// Bytes of the records of a tile that one thread of `so_scatter` holds.
 const THREAD_BYTES: usize = 80;
-/// Numbers that [`Heads`] have behind those of groups.
+/// Numbers that [`Heads`] have behind the starts and the codes of groups.
 const TOTALS: usize = 3;
 /// Least number of records for each code that groups can have, so that a search for each takes less time than two reads of all records.
 const SEARCHED: u64 = 32;
@@ -201,7 +201,7 @@ pub(super) struct SortMemory {
 impl SortMemory {
     /// Room for `count` records of up to `bytes` bytes.
     pub(super) fn take(places: &mut Places, count: usize, bytes: usize) -> Self {
-        // Room for other data of more bytes is not for as many records.
+        // `bytes` can be more than a record has, where the buffers hold something else first.
         let tiles = count.div_ceil(tile(bytes.min(size_of::<u128>()))).max(1);
         Self {
             records: [places.take(count * bytes), places.take(count * bytes)],

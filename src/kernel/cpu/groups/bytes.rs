@@ -13,8 +13,9 @@ use datafusion::arrow::array::Array;
 use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
+use super::super::columns::write;
 use super::group_key::HASH_PARTITIONS;
-use super::partitioned::{PartitionStarts, Partitioned, Storage, write};
+use super::partitioned::{PartitionStarts, Partitioned, Storage};
 use crate::key::ByteSpec;
 use crate::memory::{FreePages, Pages, SpillFile};
 use crate::threads::Stop;

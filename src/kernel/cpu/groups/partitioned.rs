@@ -344,13 +344,6 @@ impl Partitioned {
     }
 }
 
-/// Writes each value to its index in `out`, which `indices` gives.
-pub(super) fn write<T: Copy>(values: &[T], indices: &[u32], out: &mut [T]) {
-    for (value, index) in values.iter().zip(indices) {
-        out[*index as usize] = *value;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use datafusion::execution::runtime_env::RuntimeEnv;

@@ -19,12 +19,12 @@ use datafusion::arrow::compute::{concat, take};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
-use super::super::columns::{scattered, without_others};
+use super::super::columns::{scattered, without_others, write};
 use super::super::store::encode;
 use super::bytes::{PartitionedBytes, WaitingBytes};
 use super::carried::Carried;
 use super::group_key::HASH_PARTITIONS;
-use super::partitioned::{PartitionStarts, Partitioned, append_together, spill_together, write};
+use super::partitioned::{PartitionStarts, Partitioned, append_together, spill_together};
 use crate::key::{Encoding, Key, KeySpec, Width, with_key, words};
 use crate::memory::{FreePages, SpillFile};
 
